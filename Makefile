@@ -1,0 +1,44 @@
+# Needs Python 3.11 or newer and make; everything else is installed into .venv.
+# Another build of torch:  make setup TORCH='torch==2.13.0'
+# Longer random testing:   make fuzz PENSTOCK_FUZZ=5000
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+PENSTOCK_FUZZ ?= 1000
+WORKERS ?= 2
+
+BIN := .venv/bin
+STAMP := .venv/penstock-setup
+
+.PHONY: setup demo test fuzz bench clean
+
+setup: $(STAMP)
+
+# torch comes first and pinned, so that the second step finds its requirement satisfied.
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	touch $@
+
+demo: setup
+	$(BIN)/penstock demo
+
+test: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n $(WORKERS) -rs
+
+fuzz: setup
+	PENSTOCK_FUZZ=$(PENSTOCK_FUZZ) $(BIN)/pytest tests/properties --timeout=0 -n $(WORKERS)
+
+bench: setup
+	@for script in $$(grep -l __main__ benchmarks/*.py); do \
+		echo "== $$script"; \
+		$(BIN)/python -m benchmarks.$$(basename $$script .py) || exit 1; \
+	done
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

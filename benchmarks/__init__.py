@@ -1,0 +1,1 @@
+"""Speed claims, one script each, run as `python -m benchmarks.NAME`."""

@@ -1,0 +1,1 @@
+"""The programs that Penstock is measured against, in plain torch."""

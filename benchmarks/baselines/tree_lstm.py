@@ -1,0 +1,112 @@
+"""The binary Tree-LSTM in plain torch: one model, and three ways to run it over many trees.
+
+A leaf's state comes from its embedding; an inner node's from one product of 2H by 5H. All ways
+return h of every root, in the order of the trees, and allow gradients. The methods `leaf` and
+`cell` are written for one node and, as their operations work on the last dimension, take rows as
+well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.baselines.levels import Levels, NeededLevels
+from penstock.data import Node
+
+State = tuple[Tensor, Tensor]
+
+
+class TreeLSTM(nn.Module):
+    """The weights, and the two steps of the program for one node."""
+
+    def __init__(self, vocabulary: int = 2000, embedding: int = 300, hidden: int = 150) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, embedding)
+        self.leaf_gates = nn.Linear(embedding, 3 * hidden)
+        self.cell_gates = nn.Linear(2 * hidden, 5 * hidden)
+
+    def leaf(self, token: Tensor) -> State:
+        """The state of a leaf: h and c."""
+        gates = self.leaf_gates(self.embedding(token))
+        write, output, candidate = gates.chunk(3, -1)
+        c = torch.sigmoid(write) * torch.tanh(candidate)
+        return torch.sigmoid(output) * torch.tanh(c), c
+
+    def cell(self, h_left: Tensor, c_left: Tensor, h_right: Tensor, c_right: Tensor) -> State:
+        """The state of an inner node, from those of its two children."""
+        gates = self.cell_gates(torch.cat([h_left, h_right], -1))
+        write, keep_left, keep_right, output, candidate = gates.chunk(5, -1)
+        c = torch.sigmoid(write) * torch.tanh(candidate)
+        c = c + torch.sigmoid(keep_left) * c_left + torch.sigmoid(keep_right) * c_right
+        return torch.sigmoid(output) * torch.tanh(c), c
+
+
+def per_sample(model: TreeLSTM, roots: Sequence[Node]) -> Tensor:
+    """Baseline a: eager recursion over Python nodes, one tree after the other."""
+    return torch.stack([_recurse(model, root)[0] for root in roots])
+
+
+def _recurse(model: TreeLSTM, node: Node) -> State:
+    if not node.children:
+        return model.leaf(torch.tensor(node.token))
+    left, right = node.children
+    return model.cell(*_recurse(model, left), *_recurse(model, right))
+
+
+def by_level(model: TreeLSTM, levels: Levels) -> Tensor:
+    """Baseline b: one launch for each height; every state made so far stays in one tensor."""
+    h, c = model.leaf(levels.tokens)
+    for left, right in levels.children:
+        new_h, new_c = model.cell(
+            h.index_select(0, left),
+            c.index_select(0, left),
+            h.index_select(0, right),
+            c.index_select(0, right),
+        )
+        h, c = torch.cat([h, new_h]), torch.cat([c, new_c])
+    return h.index_select(0, levels.roots)
+
+
+def by_level_needed(model: TreeLSTM, levels: NeededLevels) -> Tensor:
+    """Baseline b+: as b, but only the states that are still to be read are carried on.
+
+    The roots of a level come last in it and leave the pool at once.
+    """
+    h, c = model.leaf(levels.tokens)
+    finished = [h[levels.leaf_pool :]]
+    h, c = h[: levels.leaf_pool], c[: levels.leaf_pool]
+    for step in levels.steps:
+        new_h, new_c = model.cell(
+            h.index_select(0, step.left),
+            c.index_select(0, step.left),
+            h.index_select(0, step.right),
+            c.index_select(0, step.right),
+        )
+        finished.append(new_h[step.pool :])
+        h = torch.cat([h.index_select(0, step.keep), new_h[: step.pool]])
+        c = torch.cat([c.index_select(0, step.keep), new_c[: step.pool]])
+    return torch.cat(finished).index_select(0, levels.roots)
+
+
+def product_operands(model: TreeLSTM, levels: Levels) -> list[Tensor]:
+    """Random rows in the shapes that `by_level` multiplies: the leaves, then each height."""
+    sizes = [len(left) for left, _ in levels.children]
+    leaves = torch.randn(len(levels.tokens), model.leaf_gates.in_features)
+    return [leaves, *(torch.randn(size, model.cell_gates.in_features) for size in sizes)]
+
+
+def products_alone(model: TreeLSTM, operands: list[Tensor]) -> list[Tensor]:
+    """A bound: the matrix products of one run, in number and shape, and nothing else."""
+    leaves, *inner = operands
+    return [model.leaf_gates(leaves), *map(model.cell_gates, inner)]
+
+
+def loss_and_gradients(
+    model: TreeLSTM, forward: Callable[[], Tensor], weights: Tensor
+) -> tuple[Tensor, ...]:
+    """Forward and backward: the mean over trees of h times `weights`, and all its gradients."""
+    loss = (forward() @ weights).mean()
+    return loss, *torch.autograd.grad(loss, list(model.parameters()))

@@ -1,0 +1,56 @@
+"""Where a measurement was made: enough to tell two results apart, and nothing that names a host."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+
+def describe_environment() -> dict[str, str | int]:
+    """Commit, date, processor, device, versions and threads."""
+    return {
+        "commit": _commit(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "processor": _processor(),
+        "cores": os.cpu_count() or 1,
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _commit() -> str:
+    """The commit, with `+` where the tree differs from it; `unknown` outside a checkout."""
+    commit = _git("rev-parse", "--short", "HEAD")
+    if not commit:
+        return "unknown"
+    return commit + ("+" if _git("status", "--porcelain") else "")
+
+
+def _git(*arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", *arguments],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _processor() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
+    return names[0] if names else platform.machine()

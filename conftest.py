@@ -1,0 +1,64 @@
+"""Options, profiles and fixtures that every test of the project shares.
+
+PENSTOCK_FUZZ=N in the environment draws N random examples for each property; without it a small,
+fixed set is used, so that a run can be repeated.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+GOLDEN = Path(__file__).parent / "tests" / "golden"
+
+_SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+settings.register_profile(
+    "ci", max_examples=40, derandomize=True, deadline=None, suppress_health_check=_SLOW_IS_FINE
+)
+settings.register_profile(
+    "fuzz",
+    max_examples=int(os.environ.get("PENSTOCK_FUZZ") or 1000),
+    deadline=None,
+    suppress_health_check=_SLOW_IS_FINE,
+)
+settings.load_profile("fuzz" if os.environ.get("PENSTOCK_FUZZ") else "ci")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite tests/golden instead of comparing"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `gpu` are skipped, by name, where there is no device."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden(name, text)` compares text with tests/golden/NAME.txt, or rewrites that file."""
+
+    def compare(name: str, text: str) -> None:
+        path = GOLDEN / f"{name}.txt"
+        text = text.rstrip("\n") + "\n"
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        assert path.exists(), f"{path.name} does not exist yet: run pytest --update-golden"
+        assert text == path.read_text(encoding="utf-8")
+
+    return compare

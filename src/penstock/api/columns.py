@@ -1,0 +1,290 @@
+"""Arguments of a call or a map, taken apart into one column of tensors per leaf.
+
+A column holds the values of one leaf for all instances: a list of tensors, or one tensor with the instances in front.
+All instances must have the structure, dtypes and devices of the first; shapes may differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from penstock.api.markers import Shared
+from penstock.capture.location import user_line
+from penstock.capture.refusals import describe
+from penstock.capture.static import Static, is_static
+from penstock.capture.structure import Structure, flatten, leaf_paths
+from penstock.errors import ArgumentError, ColumnError, report
+
+
+@dataclass(slots=True)
+class InputColumn:
+    """One leaf that differs from instance to instance."""
+
+    path: str
+    #: A list with one tensor per instance, or one tensor with the instances in front.
+    values: list[torch.Tensor] | torch.Tensor
+    dtype: torch.dtype
+    device: str
+    #: The distinct shapes of one instance, in the order met.
+    shapes: list[tuple[int, ...]]
+    #: The shape of each instance; None where all have the first of `shapes`.
+    shape_of_row: list[tuple[int, ...]] | None = None
+
+
+@dataclass(slots=True)
+class SharedTensor:
+    """One tensor leaf that is the same for all instances."""
+
+    path: str
+    tensor: torch.Tensor
+
+
+@dataclass(slots=True)
+class Batch:
+    """All arguments of one call: their structure, and a column, a shared tensor or a static per leaf."""
+
+    structure: Structure
+    leaves: list[InputColumn | SharedTensor | Any]
+    count: int
+    inputs: list[InputColumn] = field(init=False)
+    shared: list[SharedTensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.inputs = [leaf for leaf in self.leaves if isinstance(leaf, InputColumn)]
+        self.shared = [leaf for leaf in self.leaves if isinstance(leaf, SharedTensor)]
+
+    def rows(self, numbers: Sequence[int]) -> Batch:
+        """The same arguments for some of the instances."""
+        leaves = [
+            _rows(leaf, numbers) if isinstance(leaf, InputColumn) else leaf for leaf in self.leaves
+        ]
+        return Batch(self.structure, leaves, len(numbers))
+
+
+class Spread:
+    """A column as the user gave it: one value per instance. Stands for an argument while binding."""
+
+    def __init__(self, values: Sequence[Any] | torch.Tensor, name: str) -> None:
+        self.values = values
+        self.name = name
+
+
+def one_instance(args: Any, kwargs: Any) -> Batch:
+    """The arguments of a plain call, already bound."""
+    leaves, structure = flatten((args, kwargs))
+    paths = _argument_paths(args, kwargs)
+    made = [_single_leaf(leaf, path) for leaf, path in zip(leaves, paths, strict=True)]
+    return Batch(structure, made, 1)
+
+
+def many_instances(args: Any, kwargs: Any, count: int) -> Batch:
+    """The arguments of a map, already bound: `Spread`s are columns, everything else is shared."""
+    leaves: list[Any] = []
+    entries, outer = flatten((args, kwargs))
+    paths = _argument_paths(args, kwargs)
+    rebuilt = []
+    for entry, path in zip(entries, paths, strict=True):
+        if isinstance(entry, Spread):
+            columns, example = _spread_columns(entry, path)
+            leaves.extend(columns)
+            rebuilt.append(example)
+        else:
+            leaves.append(_shared_leaf(entry, path, count))
+            rebuilt.append(entry.value if isinstance(entry, Shared) else entry)
+    _, structure = flatten(_unflatten(outer, rebuilt))
+    return Batch(structure, leaves, count)
+
+
+def _unflatten(structure: Structure, leaves: list[Any]) -> Any:
+    from penstock.capture.structure import unflatten
+
+    return unflatten(structure, leaves)
+
+
+def _argument_paths(args: Any, kwargs: Any) -> list[str]:
+    """How a user would name each leaf of the bound arguments."""
+    names = [f"argument {number}" for number in range(len(args))]
+    paths = [path for name, value in zip(names, args, strict=True) for path in leaf_paths(value, name)]
+    return paths + [path for name, value in kwargs.items() for path in leaf_paths(value, name)]
+
+
+def _single_leaf(leaf: Any, path: str) -> Any:
+    if isinstance(leaf, Shared):
+        return _shared_leaf(leaf, path, 1)
+    if is_static(leaf):
+        return leaf
+    tensor = as_tensor(leaf, path)
+    shape = tuple(tensor.shape)
+    return InputColumn(path, [tensor], tensor.dtype, str(tensor.device), [shape])
+
+
+def _shared_leaf(entry: Any, path: str, count: int) -> Any:
+    value = entry.value if isinstance(entry, Shared) else entry
+    if is_static(value):
+        return value
+    tensor = as_tensor(value, path)
+    if tensor.dim() == 0 and not tensor.dtype.is_floating_point and not tensor.dtype.is_complex:
+        # whole numbers may steer the program, so each instance has its own
+        device = str(tensor.device)
+        return InputColumn(path, [tensor] * count, tensor.dtype, device, [()])
+    return SharedTensor(path, tensor)
+
+
+def as_tensor(leaf: Any, path: str) -> torch.Tensor:
+    """A tensor or a number as a tensor; anything else is refused."""
+    if isinstance(leaf, torch.Tensor):
+        return leaf
+    if isinstance(leaf, bool | int | float | complex):
+        return torch.tensor(leaf)
+    raise ArgumentError(
+        report(
+            "This argument cannot be traced.",
+            where=user_line(),
+            facts=[
+                ("argument", f"{path}   {type(leaf).__name__}"),
+                ("allowed", "tensors, numbers, and dicts, tuples, lists or dataclasses of these"),
+            ],
+            todo="Turn a Python tree into a ps.data.Tree, mark a constant with ps.static, "
+            "or run eager code with ps.map.",
+        )
+    )
+
+
+def _spread_columns(column: Spread, path: str) -> tuple[list[Any], Any]:
+    """One `InputColumn` per leaf of a column's values, and the first value."""
+    values = column.values
+    if isinstance(values, torch.Tensor):
+        shape = tuple(values.shape[1:])
+        made = InputColumn(path, values, values.dtype, str(values.device), [shape])
+        return [made], torch.empty(())
+    first = values[0]
+    if all(type(value) is type(first) for value in values) and isinstance(first, bool | int | float):
+        stacked = torch.tensor(values)
+        return [InputColumn(path, stacked, stacked.dtype, "cpu", [()])], stacked[0]
+    leaves, structure = flatten(first)
+    rows = _aligned_rows(values, leaves, structure, column.name)
+    paths = leaf_paths(first, path)
+    columns = [
+        _input_column(list(row), leaf_path, column.name)
+        for row, leaf_path in zip(zip(*rows, strict=True), paths, strict=True)
+    ]
+    return columns, first
+
+
+def _aligned_rows(
+    values: Sequence[Any], first: list[Any], structure: Structure, name: str
+) -> list[list[Any]]:
+    if isinstance(values[0], torch.Tensor):
+        for number, value in enumerate(values):
+            if not isinstance(value, torch.Tensor | bool | int | float):
+                raise _structure_clash(name, values[0], number, value)
+        return [[value] for value in values]
+    take = extractor(values[0])
+    rows = []
+    for number, value in enumerate(values):
+        leaves = take(value)
+        if leaves is None:
+            leaves, found = flatten(value)
+            if found != structure:
+                raise _structure_clash(name, values[0], number, value)
+        rows.append(leaves)
+    return rows
+
+
+def extractor(example: Any) -> Callable[[Any], list[Any] | None]:
+    """A fast `flatten` for values that look like `example`; None for others, which may still fit."""
+    cls = type(example)
+    names = getattr(cls, "__dataclass_fields__", None)
+    if names is None or not all(isinstance(getattr(example, n), torch.Tensor) for n in names):
+        return lambda value: None
+    fields = tuple(names)
+
+    def take(value: Any) -> list[Any] | None:
+        if type(value) is not cls:
+            return None
+        leaves = [getattr(value, name) for name in fields]
+        return leaves if all(isinstance(leaf, torch.Tensor) for leaf in leaves) else None
+
+    return take
+
+
+def _input_column(values: list[Any], path: str, name: str) -> Any:
+    first = values[0]
+    if is_static(first):
+        for number, value in enumerate(values):
+            if not _same_static(first, value):
+                raise _static_clash(path, first, number, value)
+        return first
+    tensors = [as_tensor(value, path) for value in values]
+    dtype, device = tensors[0].dtype, tensors[0].device
+    shapes = [tuple(tensor.shape) for tensor in tensors]
+    for number, tensor in enumerate(tensors):
+        if tensor.dtype != dtype or tensor.device != device or len(shapes[number]) != len(shapes[0]):
+            raise _type_clash(path, tensors[0], number, tensor)
+    distinct = list(dict.fromkeys(shapes))
+    return InputColumn(
+        path, tensors, dtype, str(device), distinct, shapes if len(distinct) > 1 else None
+    )
+
+
+def _same_static(left: Any, right: Any) -> bool:
+    left = left.value if isinstance(left, Static) else left
+    right = right.value if isinstance(right, Static) else right
+    return left is right or bool(left == right)
+
+
+def _rows(column: InputColumn, numbers: Sequence[int]) -> InputColumn:
+    shapes = column.shape_of_row
+    if isinstance(column.values, torch.Tensor):
+        values: Any = column.values[list(numbers)]
+    else:
+        values = [column.values[number] for number in numbers]
+    if shapes is None:
+        return InputColumn(column.path, values, column.dtype, column.device, column.shapes)
+    kept = [shapes[number] for number in numbers]
+    distinct = list(dict.fromkeys(kept))
+    rest = kept if len(distinct) > 1 else None
+    return InputColumn(column.path, values, column.dtype, column.device, distinct, rest)
+
+
+def _structure_clash(name: str, first: Any, number: int, value: Any) -> ColumnError:
+    return ColumnError(
+        report(
+            f"map: instance {number} of {name} has another structure than the first.",
+            where=user_line(),
+            facts=[("instance 0", describe(first)), (f"instance {number}", describe(value))],
+            todo="Give all instances one structure, or map over each kind separately.",
+        )
+    )
+
+
+def _type_clash(path: str, first: Any, number: int, value: Any) -> ColumnError:
+    return ColumnError(
+        report(
+            f"map: instance {number} has another type than the first.",
+            where=user_line(),
+            facts=[
+                ("instance 0", f"{path}   {describe(first)}"),
+                (f"instance {number}", f"{path}   {describe(value)}"),
+            ],
+            todo="Convert all instances to one dtype, device and number of dimensions.",
+        )
+    )
+
+
+def _static_clash(path: str, first: Any, number: int, value: Any) -> ColumnError:
+    return ColumnError(
+        report(
+            f"map: instance {number} has another static value than the first.",
+            where=user_line(),
+            facts=[
+                ("instance 0", f"{path}   {first!r}"),
+                (f"instance {number}", f"{path}   {value!r}"),
+            ],
+            todo="Map over the instances of each static value separately.",
+        )
+    )

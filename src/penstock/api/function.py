@@ -1,0 +1,330 @@
+"""`ps.function` and `ps.map`: programs as callables.
+
+A function is traced when it is first called with arguments of new types, and compiled; after that, calls and maps only
+bind their arguments and run. Inside another trace a call is recorded; under `set_eager` it is the plain Python call.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+import torch
+from torch import nn
+
+from penstock.api.columns import Batch, Spread, as_tensor, many_instances, one_instance
+from penstock.api.guards import Guards
+from penstock.api.markers import Shared
+from penstock.api.outputs import as_list, as_padded, as_stack, check_form
+from penstock.api.traces import Entry, Traces
+from penstock.capture.active import active_tracer, state
+from penstock.capture.calls import Callee
+from penstock.capture.leaves import as_values
+from penstock.capture.location import user_line
+from penstock.capture.static import Static, is_static
+from penstock.capture.structure import map_leaves
+from penstock.errors import ArgumentError, ColumnError, TracedValueError, report
+from penstock.ir.program import Program
+
+#: Where an object keeps the programs of its decorated methods.
+_TRACES = "_penstock_traces"
+
+
+class Function:
+    """A Python function that runs as a program. Made by `ps.function`."""
+
+    def __init__(self, fn: Callable[..., Any], options: dict[str, Any], instance: Any = None) -> None:
+        functools.update_wrapper(self, fn)
+        self.__wrapped__: Callable[..., Any] = fn
+        self._options = options
+        self._instance = instance
+        self._name = options["name"] or fn.__name__
+        bound = fn if instance is None else types.MethodType(fn, instance)
+        self._callee = Callee(bound, self._name, (id(fn), id(instance)), inspect.signature(bound))
+        self._traces = Traces() if instance is None else _traces_of(instance, self._name)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Function:
+        if instance is None:
+            return self
+        return Function(self.__wrapped__, self._options, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program for one instance."""
+        tracer = active_tracer()
+        if tracer is not None:
+            return tracer.call(self._callee, args, kwargs)
+        if state.eager:
+            return self._call_eagerly(args, kwargs)
+        batch = one_instance(*self._callee.bind(args, kwargs))
+        entry = self._traces.find(self._callee, batch, self._guards())
+        return as_list(entry.traced, _run(entry, batch), 1)[0]
+
+    def map(self, *columns: Any, out: str = "list", **shared: Any) -> Any:
+        """Run the program for many instances at once.
+
+        It equals::
+
+            [f(*row, **shared) for row in zip(*columns)]
+
+        Arguments:
+            columns: one per parameter; a list or tuple of values, one for each instance, or a tensor with the
+                instances along its first dimension, or `ps.shared(x)`.
+            out: "list" for one output per instance; "stack" for the output structure once, each leaf stacked;
+                "pad" for the same with each leaf as `Padded(values, lengths)`.
+            shared: arguments by name that are the same for all instances.
+
+        Gradients flow as they would through the calls one by one.
+        """
+        check_form(out)
+        if state.eager:
+            return self._map_eagerly(columns, out, shared)
+        count = _common_count(columns)
+        if count == 0:
+            return []
+        batch = self._bind_columns(columns, shared, count)
+        return self._run_batch(batch, out)
+
+    def program(self, *args: Any, **kwargs: Any) -> Program:
+        """The program that a call with these arguments runs; `print` shows it."""
+        return self._entry(args, kwargs).program
+
+    def graph(self, *args: Any, **kwargs: Any) -> Any:
+        """The graph of primitives that a call with these arguments runs."""
+        return _executable(self._entry(args, kwargs)).graph
+
+    def schedule(self, *columns: Any, **shared: Any) -> Any:
+        """What a map over these columns launches, in order."""
+        batch = self._bind_columns(columns, shared, _common_count(columns))
+        entry = self._traces.find(self._callee, batch, self._guards())
+        values = [column.values for column in batch.inputs]
+        return _executable(entry).schedule(values, _captures(entry, batch), batch.count)
+
+    def __repr__(self) -> str:
+        return f"<ps.function {self._name}>"
+
+    def __reduce__(self) -> Any:
+        if self._instance is not None:
+            return getattr, (self._instance, self.__wrapped__.__name__)
+        return self.__wrapped__.__qualname__
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Function:
+        if self._instance is None:
+            return self
+        return Function(self.__wrapped__, self._options, memo.get(id(self._instance), self._instance))
+
+    def _guards(self) -> dict[str, Any]:
+        return Guards(self._callee.function).values()
+
+    def _entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
+        batch = one_instance(*self._callee.bind(args, kwargs))
+        return self._traces.find(self._callee, batch, self._guards())
+
+    def _bind_columns(self, columns: Sequence[Any], shared: dict[str, Any], count: int) -> Batch:
+        names = list(self._callee.signature.parameters)
+        spread = [
+            column
+            if isinstance(column, Shared | Static)
+            else Spread(column, names[number] if number < len(names) else f"column {number}")
+            for number, column in enumerate(columns)
+        ]
+        args, kwargs = self._callee.bind(tuple(spread), shared)
+        return many_instances(args, kwargs, count)
+
+    def _run_batch(self, batch: Batch, out: str) -> Any:
+        guards = self._guards()
+        if not self._traces.is_pinned(batch, guards):
+            try:
+                entry = self._traces.find(self._callee, batch, guards)
+            except (TracedValueError, RuntimeError):
+                if not _has_many_shapes(batch):
+                    raise
+                self._traces.pin(batch, guards)
+            else:
+                return _in_form(entry, _run(entry, batch), batch.count, out)
+        return self._run_by_shape(batch, out)
+
+    def _run_by_shape(self, batch: Batch, out: str) -> Any:
+        """Run the instances of each shape together, where one program cannot serve all shapes."""
+        groups: dict[Any, list[int]] = {}
+        for number in range(batch.count):
+            key = tuple(
+                None if column.shape_of_row is None else column.shape_of_row[number]
+                for column in batch.inputs
+            )
+            groups.setdefault(key, []).append(number)
+        columns: list[list[Any]] = []
+        entry: Entry | None = None
+        for numbers in groups.values():
+            part = batch.rows(numbers)
+            entry = self._traces.find(self._callee, part, self._guards())
+            results = _run(entry, part)
+            columns = columns or [[None] * batch.count for _ in results]
+            for column, rows in zip(columns, results, strict=True):
+                for number, row in zip(numbers, rows, strict=True):
+                    column[number] = row
+        assert entry is not None
+        return _in_form(entry, columns, batch.count, out)
+
+    def _call_eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        plain_args, plain_kwargs = map_leaves(_eager_leaf, self._callee.bind(args, kwargs))
+        returned = self._callee.function(*plain_args, **plain_kwargs)
+        return as_values(returned, f"{self._name}: what the function returns", "result")
+
+    def _map_eagerly(self, columns: Sequence[Any], out: str, shared: dict[str, Any]) -> Any:
+        count = _common_count(columns)
+        rows = [
+            [c if isinstance(c, Shared | Static) else c[number] for c in columns]
+            for number in range(count)
+        ]
+        results = [self._call_eagerly(tuple(row), shared) for row in rows]
+        if out == "list" or not results:
+            return results
+        from penstock.api.outputs import eager_form
+
+        return eager_form(results, out)
+
+
+@overload
+def function(fn: Callable[..., Any], **options: Any) -> Function: ...
+@overload
+def function(fn: None = None, **options: Any) -> Callable[[Callable[..., Any]], Function]: ...
+def function(
+    fn: Callable[..., Any] | None = None,
+    *,
+    autograph: bool = True,
+    name: str | None = None,
+    memory: str | None = None,
+    max_depth: int = 10_000,
+) -> Function | Callable[[Callable[..., Any]], Function]:
+    """Make a Python function, written for one example, a program that runs for many.
+
+    Calling it equals calling the function. `f.map` runs it for many instances at once. It also decorates methods, of
+    `nn.Module` and others.
+
+    Arguments:
+        fn: the function; left out when the decorator is used with options.
+        autograph: whether Python `if` and `while` on traced values are converted from source.
+        name: the name in programs and errors; that of `fn` otherwise.
+        memory: what happens to values that gradients need.
+        max_depth: how deep recursion may go.
+
+    Gradients flow as through the Python function.
+    """
+    options = {"autograph": autograph, "name": name, "memory": memory, "max_depth": max_depth}
+    if fn is None:
+        return lambda decorated: Function(decorated, options)
+    return Function(fn, options)
+
+
+def map_instances(fn: Any, *columns: Any, out: str = "list", **shared: Any) -> Any:
+    """Run a `ps.function`, or a module whose forward is one, for many instances.
+
+    It equals::
+
+        [fn(*row, **shared) for row in zip(*columns)]
+
+    Arguments and gradients are those of `Function.map`.
+    """
+    target = fn.forward if isinstance(fn, nn.Module) else fn
+    if isinstance(target, Function):
+        return target.map(*columns, out=out, **shared)
+    raise ArgumentError(
+        report(
+            "map: only a ps.function can be mapped so far.",
+            where=user_line(),
+            facts=[
+                ("fn", getattr(fn, "__qualname__", type(fn).__name__)),
+                ("expected", "a ps.function, or an nn.Module whose forward is one"),
+            ],
+            todo="Decorate it with @ps.function, or call it for each instance in a list.",
+        )
+    )
+
+
+def _traces_of(instance: Any, name: str) -> Traces:
+    """The programs of one decorated method of one object; they live and end with the object."""
+    stored: dict[str, Traces] = instance.__dict__.setdefault(_TRACES, {})
+    return stored.setdefault(name, Traces())
+
+
+def _executable(entry: Entry) -> Any:
+    if entry.executable is None:
+        from penstock.run.engine import compile_program
+
+        entry.executable = compile_program(entry.program)
+    return entry.executable
+
+
+def _captures(entry: Entry, batch: Batch) -> list[torch.Tensor]:
+    return [
+        capture.fetch() if capture.shared is None else batch.shared[capture.shared].tensor
+        for capture in entry.traced.captures
+    ]
+
+
+def _run(entry: Entry, batch: Batch) -> list[list[torch.Tensor]]:
+    values = [column.values for column in batch.inputs]
+    columns = _executable(entry).run(values, _captures(entry, batch), batch.count)
+    return [column.rows() for column in columns]
+
+
+def _in_form(entry: Entry, columns: list[list[Any]], count: int, out: str) -> Any:
+    if out == "list":
+        return as_list(entry.traced, columns, count)
+    form = as_stack if out == "stack" else as_padded
+    return form(entry.traced, columns)
+
+
+def _has_many_shapes(batch: Batch) -> bool:
+    return any(len(column.shapes) > 1 for column in batch.inputs)
+
+
+def _eager_leaf(leaf: Any) -> Any:
+    value = leaf.value if isinstance(leaf, Shared | Static) else leaf
+    return value if isinstance(leaf, Static) or is_static(value) else as_tensor(value, "argument")
+
+
+def _common_count(columns: Sequence[Any]) -> int:
+    counts = {}
+    for number, column in enumerate(columns):
+        if isinstance(column, Shared | Static):
+            continue
+        if not isinstance(column, list | tuple | torch.Tensor) or _is_scalar(column):
+            raise _not_a_column(number, column)
+        counts[number] = len(column)
+    if not counts or len(set(counts.values())) > 1:
+        raise _uneven_columns(counts)
+    return next(iter(counts.values()))
+
+
+def _is_scalar(column: Any) -> bool:
+    return isinstance(column, torch.Tensor) and column.dim() == 0
+
+
+def _not_a_column(number: int, column: Any) -> ColumnError:
+    return ColumnError(
+        report(
+            f"map: column {number} does not hold one value per instance.",
+            where=user_line(),
+            facts=[
+                (f"column {number}", type(column).__name__),
+                ("expected", "a list, a tuple, or a tensor with the instances in front"),
+            ],
+            todo="Pass a list with one value per instance, or ps.shared(x) for the same value in all.",
+        )
+    )
+
+
+def _uneven_columns(counts: dict[int, int]) -> ColumnError:
+    facts = [(f"column {number}", f"{count} instances") for number, count in counts.items()]
+    return ColumnError(
+        report(
+            "map: all columns must have the same number of instances.",
+            where=user_line(),
+            facts=facts or [("columns", "none")],
+            todo="Pass columns of one length; ps.shared(x) stands for the same value in every instance.",
+        )
+    )

@@ -1,0 +1,254 @@
+"""The programs of one function: found again for arguments that fit, traced anew for others.
+
+A program fits where structure, dtypes, devices, static values and guards are equal, sizes are equal in its static
+dimensions, and dimensions that share a symbol are equal in every instance. A dimension seen with a second size becomes
+dynamic in the next trace, unless that was tried and failed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.api.columns import Batch, InputColumn, SharedTensor
+from penstock.capture.calls import Callee
+from penstock.capture.location import user_line
+from penstock.capture.static import static_key
+from penstock.capture.trace import InputLeaf, SharedLeaf, TracedProgram, TraceRequest, trace
+from penstock.capture.traced_tensor import Origins
+from penstock.capture.worlds import dtype_name
+from penstock.errors import PenstockWarning, report
+from penstock.ir.program import Program
+from penstock.ir.types import TensorType
+
+#: Programs kept per function, and traces after which a warning is due.
+CAPACITY, MANY_TRACES = 64, 8
+
+#: An input dimension, as (input, dimension).
+Place = tuple[int, int]
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One traced program with what it was traced for."""
+
+    traced: TracedProgram
+    facts: dict[str, Hashable]
+    shapes: list[tuple[int, ...]]
+    #: Dynamic dimensions by symbol: those of one list must be equal in every instance.
+    equal: list[list[Place]]
+    executable: Any = None
+
+    @property
+    def program(self) -> Program:
+        """The program itself."""
+        return self.traced.program
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What earlier calls with the same structure have shown."""
+
+    dynamic: Origins = frozenset()
+    pinned: Origins = frozenset()
+    #: The sizes by which dimensions were told apart so far.
+    groups: dict[Place, Hashable] = field(default_factory=dict)
+
+
+class Traces:
+    """A bounded cache of programs. Copies and pickles of it are empty."""
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+        self._memories: dict[Hashable, _Memory] = {}
+        self._count = 0
+        #: Calls that found a program, and calls that had to trace.
+        self.hits = 0
+        self.misses = 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Traces:
+        return Traces()
+
+    def __reduce__(self) -> tuple[type[Traces], tuple[()]]:
+        return Traces, ()
+
+    def find(self, callee: Callee, batch: Batch, guards: dict[str, Hashable]) -> Entry:
+        """The program for these arguments."""
+        facts = _facts(batch, guards)
+        for entry in self._entries:
+            if entry.facts == facts and _fits(entry, batch):
+                self.hits += 1
+                return entry
+        self.misses += 1
+        return self._trace(callee, batch, facts)
+
+    def pin(self, batch: Batch, guards: dict[str, Hashable]) -> None:
+        """Never again try to make the dimensions dynamic in which the instances differ."""
+        memory = self._memory(_facts(batch, guards))
+        memory.pinned |= _differing(batch)
+        memory.dynamic -= memory.pinned
+
+    def is_pinned(self, batch: Batch, guards: dict[str, Hashable]) -> bool:
+        """Whether instances differ in a dimension that cannot be dynamic."""
+        return bool(_differing(batch) & self._memory(_facts(batch, guards)).pinned)
+
+    def _trace(self, callee: Callee, batch: Batch, facts: dict[str, Hashable]) -> Entry:
+        memory = self._memory(facts)
+        shapes = [column.shapes[0] for column in batch.inputs]
+        earlier = [entry for entry in self._entries if entry.facts == facts]
+        dynamic = memory.dynamic | _differing(batch)
+        for entry in earlier:
+            dynamic |= _resized(entry.shapes, shapes)
+        dynamic -= memory.pinned
+        groups = _refined(memory.groups, _sizes(batch))
+        request = TraceRequest(
+            callee, batch.structure, _leaves(batch), dynamic, memory.pinned, _numbered(groups)
+        )
+        traced = trace(request)
+        memory.dynamic, memory.pinned, memory.groups = traced.dynamic, traced.pinned, groups
+        entry = Entry(traced, facts, shapes, _equal_places(traced))
+        self._warn(callee, entry)
+        self._entries = [entry, *self._entries][:CAPACITY]
+        return entry
+
+    def _memory(self, facts: dict[str, Hashable]) -> _Memory:
+        return self._memories.setdefault(tuple(facts.items()), _Memory())
+
+    def _warn(self, callee: Callee, entry: Entry) -> None:
+        self._count += 1
+        if self._count != MANY_TRACES + 1:
+            return
+        changed = _change(self._entries[0], entry)
+        text = report(
+            f"{callee.name} was traced {self._count} times; every trace takes time.",
+            where=user_line(),
+            facts=[("changed", changed)],
+            todo="Pass what changes as a tensor or number, or keep it the same from call to call.",
+        )
+        warnings.warn(text, PenstockWarning, stacklevel=2)
+
+
+def _facts(batch: Batch, guards: dict[str, Hashable]) -> dict[str, Hashable]:
+    """All that must be equal, by the name to use when it is not."""
+    facts: dict[str, Hashable] = {"the structure of the arguments": str(batch.structure)}
+    for number, leaf in enumerate(batch.leaves):
+        if isinstance(leaf, InputColumn):
+            described = (dtype_name(leaf.dtype), len(leaf.shapes[0]), leaf.device)
+            facts[f"the type of {leaf.path}"] = described
+        elif isinstance(leaf, SharedTensor):
+            tensor = leaf.tensor
+            described = (dtype_name(tensor.dtype), tuple(tensor.shape), str(tensor.device))
+            facts[f"the shared {leaf.path}"] = described
+        else:
+            facts[f"static argument leaf {number}"] = static_key(leaf)
+    return facts | guards
+
+
+def _fits(entry: Entry, batch: Batch) -> bool:
+    for number, column in enumerate(batch.inputs):
+        for dimension, size in enumerate(entry.shapes[number]):
+            if (number, dimension) in entry.traced.dynamic:
+                continue
+            if any(shape[dimension] != size for shape in column.shapes):
+                return False
+    sizes = _sizes(batch)
+    if any(len({sizes[place] for place in places}) > 1 for places in entry.equal):
+        return False
+    return _captures_fit(entry, batch)
+
+
+def _captures_fit(entry: Entry, batch: Batch) -> bool:
+    """Whether what the program reads by reference still has the types it was traced with."""
+    for capture, type_ in zip(entry.traced.captures, entry.program.captures, strict=True):
+        if capture.shared is not None:
+            continue
+        tensor = capture.fetch()
+        assert isinstance(type_, TensorType)
+        if (dtype_name(tensor.dtype), tuple(tensor.shape), str(tensor.device)) != (
+            type_.dtype,
+            type_.shape,
+            type_.device,
+        ):
+            return False
+    return True
+
+
+def _leaves(batch: Batch) -> tuple[Any, ...]:
+    return tuple(
+        InputLeaf(leaf.dtype, leaf.shapes[0], leaf.device)
+        if isinstance(leaf, InputColumn)
+        else SharedLeaf(leaf.tensor, leaf.path)
+        if isinstance(leaf, SharedTensor)
+        else leaf
+        for leaf in batch.leaves
+    )
+
+
+def _differing(batch: Batch) -> Origins:
+    """Dimensions in which the instances differ."""
+    return frozenset(
+        (number, dimension)
+        for number, column in enumerate(batch.inputs)
+        for dimension in range(len(column.shapes[0]))
+        if len({shape[dimension] for shape in column.shapes}) > 1
+    )
+
+
+def _resized(old: list[tuple[int, ...]], new: list[tuple[int, ...]]) -> Origins:
+    return frozenset(
+        (number, dimension)
+        for number, (before, after) in enumerate(zip(old, new, strict=True))
+        for dimension in range(len(before))
+        if before[dimension] != after[dimension]
+    )
+
+
+def _sizes(batch: Batch) -> dict[Place, Hashable]:
+    """For each dimension something that is equal for dimensions equal in every instance."""
+    sizes: dict[Place, Hashable] = {}
+    for number, column in enumerate(batch.inputs):
+        rows = column.shape_of_row
+        for dimension, size in enumerate(column.shapes[0]):
+            if rows is None or len({shape[dimension] for shape in column.shapes}) == 1:
+                sizes[number, dimension] = size
+            else:
+                sizes[number, dimension] = tuple(shape[dimension] for shape in rows)
+    return sizes
+
+
+def _refined(old: dict[Place, Hashable], new: dict[Place, Hashable]) -> dict[Place, Hashable]:
+    """Dimensions stay together only where they were equal before and are now."""
+    return {place: hash((old.get(place), size)) for place, size in new.items()}
+
+
+def _numbered(groups: dict[Place, Hashable]) -> dict[Place, int]:
+    numbers: dict[Hashable, int] = {}
+    return {place: numbers.setdefault(key, len(numbers)) for place, key in groups.items()}
+
+
+def _equal_places(traced: TracedProgram) -> list[list[Place]]:
+    symbols: dict[str, list[Place]] = {}
+    for number, value in enumerate(traced.program.entry.body.inputs):
+        if isinstance(value.type, TensorType):
+            for dimension, size in enumerate(value.type.shape):
+                if isinstance(size, str):
+                    symbols.setdefault(size, []).append((number, dimension))
+    return list(symbols.values())
+
+
+def _change(before: Entry, after: Entry) -> str:
+    """What differs between two traces, in a few words."""
+    names = [*before.facts, *(name for name in after.facts if name not in before.facts)]
+    for name in names:
+        old, new = before.facts.get(name), after.facts.get(name)
+        if old != new:
+            return f"{name}: {_shown(old)} -> {_shown(new)}"
+    return f"shapes: {before.shapes} -> {after.shapes}"
+
+
+def _shown(fact: Hashable) -> str:
+    if isinstance(fact, tuple) and len(fact) == 2 and fact[0] in ("bool", "int", "float", "str", "NoneType"):
+        return repr(fact[1])
+    return str(fact)

@@ -1,0 +1,181 @@
+"""`cond` and `switch` in a trace: every branch becomes a body, and their results are joined.
+
+Branches read outer values directly. Their results must agree in structure, dtype, shape and device; dynamic dimensions
+that differ become a fresh one. A branch that needs the result of an unfinished recursion is left out while the types of
+that recursion are being found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.capture.leaf_types import LeafType, StaticLeaf, join, leaf_type, wrap_leaves
+from penstock.capture.leaves import as_values
+from penstock.capture.location import user_line
+from penstock.capture.predicates import is_decided, predicate
+from penstock.capture.recursion import UnresolvedRecursion
+from penstock.capture.refusals import describe
+from penstock.capture.structure import (
+    Structure,
+    StructureMismatchError,
+    flatten,
+    flatten_like,
+    leaf_paths,
+    unflatten,
+)
+from penstock.errors import BranchTypeError, IndexRangeError, report
+from penstock.ir.program import Body, Branch
+
+if TYPE_CHECKING:
+    from penstock.capture.tracer import Tracer
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What one branch returned."""
+
+    name: str
+    returned: Any
+    leaves: list[Any]
+    structure: Structure
+    body: Body
+
+
+def trace_cond(
+    tracer: Tracer, pred: Any, true_fn: Any, false_fn: Any, operands: Sequence[Any]
+) -> Any:
+    """`ps.cond`."""
+    if is_decided(pred):
+        return _run(true_fn if pred else false_fn, "cond", operands)
+    index = predicate(tracer, pred, "cond: pred")
+    functions = {"false_fn": false_fn, "true_fn": true_fn}
+    return _trace(tracer, "cond", index, functions, operands, is_cond=True)
+
+
+def trace_switch(
+    tracer: Tracer, index: Any, functions: Sequence[Any], operands: Sequence[Any]
+) -> Any:
+    """`ps.switch`."""
+    if is_decided(index):
+        return _run(functions[_checked(index, len(functions))], "switch", operands)
+    number = tracer.integer(index, "switch: index")
+    named = {f"branch {i}": function for i, function in enumerate(functions)}
+    return _trace(tracer, "switch", number, named, operands, is_cond=False)
+
+
+def _checked(index: int, count: int) -> int:
+    if 0 <= index < count:
+        return index
+    raise IndexRangeError(
+        report(
+            "switch: index out of range.",
+            where=user_line(),
+            facts=[("index", str(index)), ("branches", str(count))],
+            todo=f"Use an index from 0 to {count - 1}, or clamp it to get a default branch.",
+        )
+    )
+
+
+def _run(function: Callable[..., Any], what: str, operands: Sequence[Any]) -> Any:
+    operands = as_values(tuple(operands), f"{what}: operands", "operands")
+    return as_values(function(*operands), f"{what}: what a branch returns", "result")
+
+
+def _trace(
+    tracer: Tracer,
+    what: str,
+    index: Any,
+    functions: dict[str, Callable[..., Any]],
+    operands: Sequence[Any],
+    *,
+    is_cond: bool,
+) -> Any:
+    values = as_values(tuple(operands), f"{what}: operands", "operands")
+    outcomes = [_trace_body(tracer, what, name, fn, values) for name, fn in functions.items()]
+    resolved = [item for item in outcomes if isinstance(item, _Outcome)]
+    unresolved = [item for item in outcomes if isinstance(item, UnresolvedRecursion)]
+    if not resolved:
+        raise unresolved[0]
+    for error in unresolved:
+        tracer.signatures.missing.add(error.record)
+    leaves = _join_all(tracer, what, resolved)
+    bodies = tuple(item.body if isinstance(item, _Outcome) else _NO_BODY for item in outcomes)
+    types = [leaf.type for leaf in leaves if isinstance(leaf, LeafType)]
+    outputs = tracer.emit(Branch(bodies, is_cond), (index,), types)
+    return unflatten(resolved[0].structure, wrap_leaves(tracer, outputs, leaves))
+
+
+#: Stands for a branch that was left out; such a trace is thrown away.
+_NO_BODY = Body((), (), ())
+
+
+def _trace_body(
+    tracer: Tracer, what: str, name: str, function: Callable[..., Any], operands: tuple[Any, ...]
+) -> _Outcome | UnresolvedRecursion:
+    with tracer.nested_scope() as scope:
+        try:
+            returned = function(*operands)
+        except UnresolvedRecursion as error:
+            return error
+        returned = as_values(returned, f"{what}: what {name} returns", "result")
+        leaves, structure = flatten(returned)
+        leaves = [tracer.leaf(leaf) for leaf in leaves]
+        outputs = [tracer.read(leaf) for leaf in leaves if is_traced(leaf)]
+        return _Outcome(name, returned, leaves, structure, scope.body(outputs))
+
+
+def is_traced(leaf: Any) -> bool:
+    """Whether a leaf is a value of the program."""
+    return isinstance(leaf_type(leaf), LeafType)
+
+
+def _join_all(tracer: Tracer, what: str, outcomes: list[_Outcome]) -> list[LeafType | StaticLeaf]:
+    first = outcomes[0]
+    joined = [leaf_type(leaf) for leaf in first.leaves]
+    for other in outcomes[1:]:
+        try:
+            flatten_like(first.structure, other.returned)
+        except StructureMismatchError:
+            raise _clash(
+                what, first, other, "", describe(first.returned), describe(other.returned)
+            ) from None
+        if first.structure != other.structure:
+            other = _reordered(tracer, first, other)
+        for number, leaf in enumerate(other.leaves):
+            known, found = joined[number], leaf_type(leaf)
+            both = join(tracer, known, found)
+            if both is None:
+                path = leaf_paths(first.returned, "result")[number]
+                raise _clash(what, first, other, path, str(known), str(found))
+            joined[number] = both
+    return joined
+
+
+def _reordered(tracer: Tracer, first: _Outcome, other: _Outcome) -> _Outcome:
+    """The outcome with its leaves in the order of the first (dicts may differ in it)."""
+    numbered = unflatten(other.structure, range(len(other.leaves)))
+    order = flatten_like(first.structure, numbered)
+    traced = [number for number in range(len(other.leaves)) if is_traced(other.leaves[number])]
+    outputs = dict(zip(traced, other.body.outputs, strict=True))
+    values = tuple(outputs[number] for number in order if number in outputs)
+    other.body = Body(other.body.inputs, other.body.nodes, values)
+    other.leaves = [other.leaves[number] for number in order]
+    other.structure = first.structure
+    return other
+
+
+def _clash(
+    what: str, first: _Outcome, other: _Outcome, path: str, left: str, right: str
+) -> BranchTypeError:
+    shown = f"{path}   " if path else ""
+    wanted = f"{left} for {path}" if path else left
+    return BranchTypeError(
+        report(
+            f"{what}: all branches must return the same types.",
+            where=user_line(),
+            facts=[(first.name, f"{shown}{left}"), (other.name, f"{shown}{right}")],
+            todo=f"Make {other.name} return {wanted}, or change {first.name}.",
+        )
+    )

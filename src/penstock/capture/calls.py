@@ -1,0 +1,393 @@
+"""Calls of `ps.function`s in a trace: each function is traced once per signature of its arguments.
+
+A call of a function that is still being traced needs its result types. They are found by a first trace in which such
+calls give up the branch they are in; the other branches give the types. Then the function is traced again with those
+types taken for granted, and checked at the end.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from penstock.capture.branches import is_traced
+from penstock.capture.leaf_types import LeafType, StaticLeaf, join, leaf_type, wrap_leaves
+from penstock.capture.leaves import as_values
+from penstock.capture.location import user_line
+from penstock.capture.recursion import UnresolvedRecursion
+from penstock.capture.source import user_source
+from penstock.capture.static import is_static, static_key, unwrap_static
+from penstock.capture.structure import Structure, flatten, unflatten
+from penstock.capture.traced_array import TracedTensorArray
+from penstock.capture.traced_tensor import TracedTensor
+from penstock.errors import PenstockWarning, RecursionLimitError, StructureError, report
+from penstock.ir.program import Body, Call, Function, Source
+from penstock.ir.types import ArrayType, Dimension, TensorType, Type
+
+if TYPE_CHECKING:
+    from penstock.capture.tracer import Tracer
+
+#: More signatures of one function than this are worth a warning, and than that an error.
+MANY_SIGNATURES, TOO_MANY_SIGNATURES = 8, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Callee:
+    """A `ps.function` as calls see it."""
+
+    function: Callable[..., Any]
+    name: str
+    #: Equal for calls of the same function on the same object.
+    identity: Hashable
+    signature: inspect.Signature
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """The arguments in their normal form, defaults included."""
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.args, bound.kwargs
+
+    @property
+    def source(self) -> Source | None:
+        """Where the function is defined."""
+        code = getattr(inspect.unwrap(self.function), "__code__", None)
+        if code is None:
+            return None
+        return Source(code.co_filename, code.co_firstlineno, code.co_name)
+
+
+@dataclass(slots=True, eq=False)
+class Results:
+    """What a function returns: its structure and the types of its leaves."""
+
+    structure: Structure
+    leaves: list[LeafType | StaticLeaf]
+
+    @property
+    def types(self) -> list[Type]:
+        """The types of the traced leaves."""
+        return [leaf.type for leaf in self.leaves if isinstance(leaf, LeafType)]
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """One function for one signature."""
+
+    name: str
+    parameters: list[LeafType]
+    #: None until something is known of them.
+    results: Results | None = None
+    #: Whether the function is traced and its results are certain.
+    is_final: bool = False
+    #: The unfinished functions that `results` rely on.
+    missing: set[Record] = field(default_factory=set)
+
+
+class Signatures:
+    """All functions of a program, by signature."""
+
+    def __init__(self) -> None:
+        self.records: dict[Hashable, Record] = {}
+        #: Functions whose unknown results made a branch be left out of the trace at work.
+        self.missing: set[Record] = set()
+        self._counts: dict[Hashable, int] = {}
+
+    def new_name(self, callee: Callee, types: Sequence[LeafType]) -> str:
+        """A name for one more signature of `callee`."""
+        count = self._counts.get(callee.identity, 0)
+        self._counts[callee.identity] = count + 1
+        if count == MANY_SIGNATURES:
+            shown = ", ".join(map(str, types))
+            text = f"{callee.name}: more than {MANY_SIGNATURES} signatures in one program."
+            warnings.warn(
+                report(text, where=user_line(), facts=[("newest", f"({shown})")]),
+                PenstockWarning,
+                2,
+            )
+        if count > TOO_MANY_SIGNATURES:
+            raise _endless_signatures(callee, types)
+        taken = {record.name for record in self.records.values()}
+        names = [callee.name, *(f"{callee.name}_{number}" for number in range(1, len(taken) + 2))]
+        return next(name for name in names if name not in taken)
+
+
+@dataclass(slots=True)
+class _Arguments:
+    """The arguments of one call, taken apart."""
+
+    structure: Structure
+    leaves: list[Any]
+    #: Numbers of the leaves that are passed; the others are part of the signature.
+    passed: list[int]
+
+
+def signature_key(callee: Callee, structure: Structure, leaves: Sequence[Any]) -> Hashable:
+    """Equal for calls that one trace of the function serves."""
+    symbols: dict[str, str] = {}
+    parts: list[Hashable] = []
+    for leaf in leaves:
+        known = leaf_type(leaf)
+        if isinstance(leaf, TracedTensor | TracedTensorArray) and isinstance(known, LeafType):
+            parts.append((_renamed(known.type, symbols, "s"), known.is_control))
+        else:
+            parts.append(static_key(leaf))
+    return callee.identity, str(structure), tuple(parts)
+
+
+def trace_call(
+    tracer: Tracer, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Record a call of `callee`."""
+    arguments = _take_apart(tracer, callee, args, kwargs)
+    passed = [arguments.leaves[number] for number in arguments.passed]
+    key = signature_key(callee, arguments.structure, arguments.leaves)
+    record = tracer.signatures.records.get(key)
+    if record is None:
+        record = _new_record(tracer, callee, passed)
+        trace_function(tracer, record, key, callee, arguments.structure, arguments.leaves)
+    if record.results is None:
+        raise UnresolvedRecursion(record)
+    tracer.signatures.missing |= record.missing
+    results = _in_caller(tracer, record, passed)
+    outputs = tracer.emit(Call(record.name), passed, results.types)
+    return unflatten(results.structure, wrap_leaves(tracer, outputs, results.leaves))
+
+
+def trace_function(
+    tracer: Tracer,
+    record: Record,
+    key: Hashable,
+    callee: Callee,
+    structure: Structure,
+    leaves: Sequence[Any],
+) -> None:
+    """Fill in `record` by tracing the function, as often as its recursion needs."""
+    signatures = tracer.signatures
+    signatures.records[key] = record
+    tracer.owners.add_function(callee.function)
+    try:
+        while not record.is_final:
+            body, found, missing = _attempt(tracer, record, callee, structure, leaves)
+            if missing - {record}:
+                record.results, record.missing = found, missing - {record}
+                return
+            is_settled = _settle(tracer, callee, record, found, bool(missing))
+            if is_settled:
+                tracer.functions[record.name] = Function(record.name, body, callee.source)
+                record.is_final, record.missing = True, set()
+            _forget_tentative(signatures, record)
+    except BaseException:
+        signatures.records.pop(key, None)
+        raise
+
+
+def _forget_tentative(signatures: Signatures, finished: Record) -> None:
+    """Drop what was only found out while `finished` was unknown."""
+    for key, record in list(signatures.records.items()):
+        if finished in record.missing:
+            del signatures.records[key]
+
+
+def _attempt(
+    tracer: Tracer, record: Record, callee: Callee, structure: Structure, leaves: Sequence[Any]
+) -> tuple[Body, Results, set[Record]]:
+    outer = tracer.signatures.missing
+    tracer.signatures.missing = set()
+    try:
+        body, results = _trace_body(tracer, record, callee, structure, leaves)
+        missing = tracer.signatures.missing
+    except UnresolvedRecursion as error:
+        if error.record is record:
+            raise _no_base_case(callee) from None
+        raise
+    finally:
+        tracer.signatures.missing = outer
+    return body, results, missing
+
+
+def _trace_body(
+    tracer: Tracer, record: Record, callee: Callee, structure: Structure, leaves: Sequence[Any]
+) -> tuple[Body, Results]:
+    with tracer.function_scope(record.name) as scope:
+        parameters = iter(record.parameters)
+        inner = [
+            _parameter(tracer, next(parameters), leaf)
+            if isinstance(leaf, TracedTensor | TracedTensorArray)
+            else unwrap_static(leaf)
+            for leaf in leaves
+        ]
+        args, kwargs = unflatten(structure, inner)
+        returned = _call_user(callee, args, kwargs)
+        returned = as_values(returned, f"{callee.name}: what the function returns", "result")
+        outputs, returned_structure = flatten(returned)
+        outputs = [tracer.leaf(leaf) for leaf in outputs]
+        body = scope.body([tracer.read(leaf) for leaf in outputs if is_traced(leaf)])
+        return body, Results(returned_structure, [leaf_type(leaf) for leaf in outputs])
+
+
+def _parameter(tracer: Tracer, parameter: LeafType, argument: Any) -> Any:
+    if isinstance(parameter.type, ArrayType):
+        return tracer.body_input(parameter.type)
+    origins = tuple(
+        found if isinstance(size, int) else frozenset()
+        for size, found in zip(parameter.type.shape, argument.traced.origins, strict=True)
+    )
+    return tracer.body_input(parameter.type, is_control=parameter.is_control, origins=origins)
+
+
+def _call_user(callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return callee.function(*args, **kwargs)
+    except Exception as error:
+        source = callee.source
+        place = "" if source is None else f" at {source.file}:{source.line}"
+        error.add_note(f"while tracing {callee.name}{place}")
+        raise
+
+
+def _settle(tracer: Tracer, callee: Callee, record: Record, found: Results, is_probe: bool) -> bool:
+    """Take over what a trace found; whether the function is finished with it."""
+    assumed = record.results
+    if is_probe or assumed is None:
+        record.results = found
+        return not is_probe
+    joined = [join(tracer, *pair) for pair in zip(assumed.leaves, found.leaves, strict=False)]
+    if assumed.structure != found.structure or None in joined:
+        raise _unstable_results(callee, assumed, found)
+    leaves = [_kept(old, new) for old, new in zip(assumed.leaves, joined, strict=True) if new]
+    record.results = Results(assumed.structure, leaves)
+    return leaves == assumed.leaves
+
+
+def _kept(old: LeafType | StaticLeaf, new: LeafType | StaticLeaf) -> LeafType | StaticLeaf:
+    """`new`, but with the symbols of `old`: those stand for any size already."""
+    if not isinstance(old, LeafType) or not isinstance(new, LeafType):
+        return new
+    if isinstance(old.type, TensorType) and isinstance(new.type, TensorType):
+        shape = tuple(
+            one if isinstance(one, str) else other
+            for one, other in zip(old.type.shape, new.type.shape, strict=True)
+        )
+        return replace(new, type=replace(new.type, shape=shape))
+    return new
+
+
+def _take_apart(
+    tracer: Tracer, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> _Arguments:
+    bound = as_values(callee.bind(args, kwargs), f"{callee.name}: an argument", "arguments")
+    leaves, structure = flatten(bound)
+    for number, leaf in enumerate(leaves):
+        if isinstance(leaf, TracedTensor | TracedTensorArray):
+            tracer.read(leaf)
+        elif not isinstance(leaf, torch.Tensor) and not is_static(leaf):
+            leaves[number] = tracer.tensor(leaf)
+    passed = [n for n, leaf in enumerate(leaves) if is_traced(leaf)]
+    return _Arguments(structure, leaves, passed)
+
+
+def _new_record(tracer: Tracer, callee: Callee, passed: Sequence[Any]) -> Record:
+    """A record whose parameters have symbols of their own."""
+    symbols: dict[str, Dimension] = {}
+    parameters = []
+    for leaf in passed:
+        known = leaf_type(leaf)
+        assert isinstance(known, LeafType)
+        for size in _dimensions(known.type):
+            if isinstance(size, str) and size not in symbols:
+                symbols[size] = tracer.worlds.fresh_symbol()
+        parameters.append(LeafType(_with_symbols(known.type, symbols), known.is_control))
+    return Record(tracer.signatures.new_name(callee, parameters), parameters)
+
+
+def _in_caller(tracer: Tracer, record: Record, passed: Sequence[Any]) -> Results:
+    """The results with the symbols of the caller."""
+    assert record.results is not None
+    symbols: dict[str, Dimension] = {}
+    for parameter, argument in zip(record.parameters, passed, strict=True):
+        known = leaf_type(argument)
+        assert isinstance(known, LeafType)
+        symbols |= {
+            inner: outer
+            for inner, outer in zip(
+                _dimensions(parameter.type), _dimensions(known.type), strict=True
+            )
+            if isinstance(inner, str)
+        }
+    leaves: list[LeafType | StaticLeaf] = []
+    for leaf in record.results.leaves:
+        if isinstance(leaf, LeafType):
+            for size in _dimensions(leaf.type):
+                if isinstance(size, str) and size not in symbols:
+                    symbols[size] = tracer.worlds.fresh_symbol()
+            leaf = LeafType(_with_symbols(leaf.type, symbols), leaf.is_control)
+        leaves.append(leaf)
+    return Results(record.results.structure, leaves)
+
+
+def _dimensions(type_: Type) -> tuple[Dimension, ...]:
+    tensor = type_.element if isinstance(type_, ArrayType) else type_
+    return () if tensor is None else tensor.shape
+
+
+def _with_symbols(type_: Type, symbols: dict[str, Dimension]) -> Type:
+    if isinstance(type_, ArrayType):
+        element = type_.element and _with_symbols(type_.element, symbols)
+        return ArrayType(element) if isinstance(element, TensorType) else type_
+    shape = tuple(symbols[size] if isinstance(size, str) else size for size in type_.shape)
+    return replace(type_, shape=shape)
+
+
+def _renamed(type_: Type, symbols: dict[str, str], prefix: str) -> Type:
+    """The type with symbols numbered in the order met."""
+    for size in _dimensions(type_):
+        if isinstance(size, str):
+            symbols.setdefault(size, f"{prefix}{len(symbols)}")
+    return _with_symbols(type_, dict(symbols))
+
+
+def _no_base_case(callee: Callee) -> RecursionLimitError:
+    return RecursionLimitError(
+        report(
+            f"{callee.name}: recursion without a base case.",
+            where=str(user_source() or callee.source),
+            facts=[
+                ("every path", f"calls {callee.name} again"),
+                ("needed", "a branch of ps.cond or ps.switch that does not"),
+            ],
+            todo="Put the recursive call into one branch of ps.cond, and return from the other.",
+        )
+    )
+
+
+def _endless_signatures(callee: Callee, types: Sequence[LeafType]) -> RecursionLimitError:
+    return RecursionLimitError(
+        report(
+            f"{callee.name}: the argument types change at every recursive call.",
+            where=user_line(),
+            facts=[
+                ("newest call", f"({', '.join(map(str, types))})"),
+                ("signatures", str(TOO_MANY_SIGNATURES)),
+            ],
+            todo="Keep shapes and dtypes the same from call to call, and pass indices instead.",
+        )
+    )
+
+
+def _unstable_results(callee: Callee, assumed: Results, found: Results) -> StructureError:
+    return StructureError(
+        report(
+            f"{callee.name}: a recursive call returns other types than its base case.",
+            where=str(callee.source),
+            facts=[
+                ("base case", f"({', '.join(map(str, assumed.leaves))})"),
+                ("recursion", f"({', '.join(map(str, found.leaves))})"),
+            ],
+            todo="Make every path return the same structure, dtypes and shapes.",
+        )
+    )

@@ -1,0 +1,81 @@
+"""What a value inside a program may be, and how its type is written in error texts.
+
+Tensors and TensorArrays are values. Python numbers become 0-d tensors. None, strings, bytes and
+enums are static: they travel unchanged. Anything else is refused.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from types import NoneType
+from typing import Any
+
+import torch
+
+from penstock.capture.location import user_line
+from penstock.capture.structure import flatten, leaf_paths, map_leaves, unflatten
+from penstock.capture.tensor_array import TensorArray
+from penstock.capture.tensor_types import type_of
+from penstock.errors import ArgumentError, report
+
+STATIC_TYPES = (NoneType, str, bytes, Enum)
+
+
+def as_values(value: Any, what: str, name: str) -> Any:
+    """`value` with Python numbers as 0-d tensors. `what` and `name` say in an error what it is."""
+    leaves, structure = flatten(value)
+    for number, leaf in enumerate(leaves):
+        if isinstance(leaf, (bool, int, float, complex)) and not isinstance(leaf, Enum):
+            leaves[number] = torch.tensor(leaf)
+        elif not isinstance(leaf, (torch.Tensor, TensorArray, *STATIC_TYPES)):
+            raise _refusal(leaf, what, leaf_paths(value, name)[number])
+    return unflatten(structure, leaves)
+
+
+def same_type(left: Any, right: Any) -> bool:
+    """Whether two leaves have one type: dtype, shape and device; or are the same static value."""
+    if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
+        return type_of(left) == type_of(right)
+    if isinstance(left, TensorArray) or isinstance(right, TensorArray):
+        return isinstance(left, TensorArray) and isinstance(right, TensorArray)
+    if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
+        return False
+    return bool(left == right)
+
+
+def describe(value: Any) -> str:
+    """The type of a nested value as a person writes it: `(int64[], {'hidden': float32[8]})`."""
+    return repr(map_leaves(_described_leaf, value))
+
+
+class _Text(str):
+    """A string that shows itself without quotes inside a container's repr."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def _described_leaf(leaf: Any) -> _Text:
+    if isinstance(leaf, torch.Tensor):
+        return _Text(str(type_of(leaf)))
+    if isinstance(leaf, TensorArray):
+        return _Text("TensorArray")
+    return _Text(repr(leaf) if isinstance(leaf, STATIC_TYPES) else type(leaf).__name__)
+
+
+def _refusal(leaf: Any, what: str, path: str) -> ArgumentError:
+    return ArgumentError(
+        report(
+            f"{what} cannot hold this type of value.",
+            where=user_line(),
+            facts=[
+                ("value", f"{path}   {type(leaf).__name__}"),
+                (
+                    "allowed",
+                    "tensors, numbers, TensorArrays, None, strings, enums and "
+                    "dict, tuple, list, NamedTuple or dataclass of these",
+                ),
+            ],
+            todo="Pass its tensors, or close over the object instead of passing it.",
+        )
+    )

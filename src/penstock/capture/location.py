@@ -1,0 +1,35 @@
+"""Where in the user's own source a call was made, for error texts.
+
+The innermost frame that belongs neither to this package nor to torch is taken to be the user's
+line.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+#: Frames of files below these folders are never the user's.
+LIBRARY_FOLDERS = tuple(
+    str(Path(folder).parent) + os.sep for folder in (str(Path(__file__).parent), torch.__file__)
+)
+
+
+def user_line() -> str | None:
+    """The line to blame, as `train.py:41, in decode`; None where no user code is on the stack."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(LIBRARY_FOLDERS):
+        frame = frame.f_back
+    if frame is None:
+        return None
+    return f"{_shown_path(frame.f_code.co_filename)}:{frame.f_lineno}, in {frame.f_code.co_name}"
+
+
+def _shown_path(path: str) -> str:
+    """The path as the user would type it: relative where it lies below the working directory."""
+    here = os.getcwd() + os.sep
+    return path.removeprefix(here)

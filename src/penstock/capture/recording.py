@@ -1,0 +1,187 @@
+"""One torch call becomes one node: its template of arguments, and the types of its results found with fake tensors.
+
+Tensors in the arguments become operands. A traced integer in the place of a size, or as the bound of a slice, becomes a
+size operand. Anything else stays in the template as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
+
+from penstock.capture.refusals import data_dependent_shape
+from penstock.capture.replay import fill
+from penstock.capture.size_rules import control_facts, is_size_call, result_origins
+from penstock.capture.structure import flatten, unflatten
+from penstock.capture.torch_names import name_of
+from penstock.capture.traced_tensor import TracedTensor, plain_size
+from penstock.capture.worlds import Fakes
+from penstock.ir.program import Operand, TorchCall
+from penstock.ir.types import TensorType
+
+if TYPE_CHECKING:
+    from penstock.capture.tracer import Tracer
+
+
+class Template:
+    """The arguments of one call with operands in the place of tensors."""
+
+    def __init__(self, tracer: Tracer, name: str, args: tuple[Any, ...], kwargs: Any) -> None:
+        self._tracer = tracer
+        self._takes_sizes = is_size_call(name)
+        self._is_index = name in ("torch.Tensor.__getitem__", "penstock.set_item")
+        self.operands: list[TracedTensor] = []
+        self.sizes: set[int] = set()
+        #: Operands that select one element by position, and so have no shape of their own.
+        self._positions: set[int] = set()
+        self.args = tuple(self._freeze(item, number) for number, item in enumerate(args))
+        self.kwargs = tuple((key, self._freeze(item, 1)) for key, item in kwargs.items())
+
+    def call(self, name: str) -> TorchCall:
+        """The operation of the node."""
+        return TorchCall(name, self.args, self.kwargs, frozenset(self.sizes))
+
+    def arguments(self, world: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with the fakes of one world."""
+        operands = [self._in_world(number, world) for number in range(len(self.operands))]
+        args: tuple[Any, ...] = fill(self.args, operands)
+        return args, {key: fill(item, operands) for key, item in self.kwargs}
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the worlds differ."""
+        return any(
+            self._in_world(number, 0) is not self._in_world(number, 1)
+            for number in range(len(self.operands))
+        )
+
+    def _freeze(self, item: Any, position: int) -> Any:
+        if isinstance(item, torch.Tensor):
+            return self._operand(item, position)
+        if isinstance(item, tuple | list):
+            return tuple(self._freeze(part, position) for part in item)
+        if isinstance(item, slice):
+            return slice(*(self._bound(part) for part in (item.start, item.stop, item.step)))
+        return plain_size(item)
+
+    def _operand(self, item: torch.Tensor, position: int, is_size: bool = False) -> Operand:
+        traced = self._tracer.tensor(item)
+        type_ = traced.traced.value.type
+        assert isinstance(type_, TensorType)
+        is_whole = type_.is_scalar and type_.dtype in ("int64", "int32", "int16", "int8")
+        # the first argument of a method is the tensor itself, never a size
+        is_self = position == 0 and not self.operands and self._takes_sizes == "after first"
+        is_size = is_size or (is_whole and bool(self._takes_sizes) and not is_self)
+        for number, known in enumerate(self.operands):
+            if known is traced and (number in self.sizes) == is_size:
+                return Operand(number)
+        number = len(self.operands)
+        self.operands.append(traced)
+        if is_size:
+            self.sizes.add(number)
+            if traced.traced.hint is None:
+                traced.traced.hint = self._tracer.worlds.fresh_pair()
+        elif self._is_index and position == 1 and is_whole:
+            self._positions.add(number)
+        return Operand(number)
+
+    def _bound(self, item: Any) -> Any:
+        return (
+            self._operand(item, 1, is_size=True)
+            if isinstance(item, torch.Tensor)
+            else plain_size(item)
+        )
+
+    def _in_world(self, number: int, world: int) -> Any:
+        facts = self.operands[number].traced
+        if number in self.sizes:
+            assert facts.hint is not None
+            return facts.hint[world]
+        return 0 if number in self._positions else facts.fakes[world]
+
+
+def record(tracer: Tracer, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+    """Add the call to the program and return what user code gets for it."""
+    return record_named(tracer, name_of(function), function, args, kwargs)
+
+
+def record_named(
+    tracer: Tracer, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
+) -> Any:
+    """`record` for a function that the program calls by `name`."""
+    template = Template(tracer, name, args, kwargs)
+    first = _run(tracer, name, function, template, 0)
+    second = _run(tracer, name, function, template, 1) if template.is_dynamic else first
+    leaves, structure = flatten(first)
+    others, _ = flatten(second)
+    pairs = list(zip(leaves, others, strict=True))
+    numbers = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    if not numbers:
+        return _same_result(name, first, second)
+    outputs = _emit(tracer, template, template.call(name), [pairs[i] for i in numbers])
+    for number, output in zip(numbers, outputs, strict=True):
+        leaves[number] = output
+    return unflatten(structure, leaves)
+
+
+def record_as(
+    tracer: Tracer, function: Callable[..., Any], args: tuple[Any, ...], type_: TensorType
+) -> TracedTensor:
+    """Record a call whose one result is known to have the type `type_`."""
+    name = name_of(function)
+    template = Template(tracer, name, args, {})
+    return _emit(tracer, template, template.call(name), [tracer.worlds.fakes(type_)])[0]
+
+
+def _emit(
+    tracer: Tracer, template: Template, operation: TorchCall, fakes: list[Fakes]
+) -> list[TracedTensor]:
+    fakes = [_settled(pair) for pair in fakes]
+    types = [tracer.worlds.type_of(pair) for pair in fakes]
+    values = tracer.emit(operation, template.operands, types)
+    facts = [operand.traced for operand in template.operands]
+    common = control_facts(operation, facts, types)
+    common["is_uniform"] = all(fact.is_uniform for fact in facts)
+    outputs = []
+    for value, pair, type_ in zip(values, fakes, types, strict=True):
+        origins = result_origins(type_, facts)
+        outputs.append(tracer.wrap(value, pair, origins=origins, **common))
+    return outputs if torch.is_grad_enabled() else [_detached(tracer, item) for item in outputs]
+
+
+def _detached(tracer: Tracer, output: TracedTensor) -> TracedTensor:
+    """What a call gives inside `torch.no_grad()`."""
+    if not output.traced.fakes[0].dtype.is_floating_point:
+        return output
+    with torch.enable_grad():
+        detached: TracedTensor = record(tracer, torch.Tensor.detach, (output,), {})
+    return detached
+
+
+def _run(
+    tracer: Tracer, name: str, function: Callable[..., Any], template: Template, world: int
+) -> Any:
+    args, kwargs = template.arguments(world)
+    try:
+        with torch._C.DisableTorchFunction(), torch.no_grad(), tracer.worlds.mode:
+            return function(*args, **kwargs)
+    except (DataDependentOutputException, DynamicOutputShapeException):
+        raise data_dependent_shape(name) from None
+
+
+def _settled(pair: Fakes) -> Fakes:
+    """The pair as one tensor twice where the worlds agree."""
+    first, second = pair
+    return (first, first) if first.shape == second.shape else pair
+
+
+def _same_result(name: str, first: Any, second: Any) -> Any:
+    if first != second:
+        raise data_dependent_shape(name)
+    return first

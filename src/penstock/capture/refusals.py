@@ -1,0 +1,115 @@
+"""Texts of the errors that tracing raises, in one place, and how types are written in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from penstock.capture.leaves import STATIC_TYPES
+from penstock.capture.location import user_line
+from penstock.capture.structure import map_leaves
+from penstock.capture.tensor_types import type_of
+from penstock.capture.traced_array import TracedTensorArray
+from penstock.capture.traced_tensor import TracedTensor
+from penstock.errors import MutationError, TracedValueError, report
+
+#: For each way in which Python asks for a value: what it was, and the way out.
+_WAYS_OUT = {
+    "__bool__": ("bool()", "Use ps.cond instead of `if`, ps.while_loop instead of `while`."),
+    "__int__": ("int()", "Keep it a tensor: traced integers work as indices, sizes and operands."),
+    "__index__": (
+        "a Python index or range()",
+        "Use ps.scan, ps.map_fn or ps.while_loop instead of a loop over range(), "
+        "and a tensor or ps.TensorArray instead of a list.",
+    ),
+    "__float__": ("float()", "Keep it a tensor, and use torch functions instead of math."),
+    "__complex__": ("complex()", "Keep it a tensor."),
+    "__len__": ("len()", "Use x.shape[0], which is a traced integer."),
+    "__iter__": ("iteration", "Use ps.scan, ps.map_fn or ps.foldl over the tensor."),
+    "__contains__": ("`in`", "Use (x == value).any()."),
+    "item": (".item()", "Keep it a tensor, and use ps.cond or ps.while_loop to decide on it."),
+    "tolist": (".tolist()", "Keep it a tensor, and use ps.scan or ps.map_fn over it."),
+    "numpy": (".numpy()", "Use torch functions instead of numpy."),
+    "__array__": ("numpy", "Use torch functions instead of numpy."),
+}
+
+CONVERSIONS = frozenset(_WAYS_OUT)
+
+
+def value_needed(name: str, tensor: torch.Tensor) -> TracedValueError:
+    """A value was asked for in a way that only a tensor with contents can answer."""
+    use, way_out = _WAYS_OUT[name]
+    if isinstance(tensor, TracedTensor):
+        what = f"A traced value has no contents yet: {use} needs them."
+    else:
+        what = f"{use} would freeze the contents of a captured tensor into the program."
+    return TracedValueError(
+        report(
+            what,
+            where=user_line(),
+            facts=[("value", describe(tensor)), ("needed", "its contents, while tracing")],
+            todo=way_out,
+        )
+    )
+
+
+def data_dependent_shape(name: str) -> TracedValueError:
+    """A call whose result has a shape that only the contents decide."""
+    return TracedValueError(
+        report(
+            f"{name}: the shape of the result depends on the contents of a tensor.",
+            where=user_line(),
+            facts=[("call", name), ("needed", "shapes that follow from shapes and sizes")],
+            todo="Use a form with a fixed shape (torch.where, a mask), or a ps.TensorArray.",
+        )
+    )
+
+
+def mutation(name: str, tensor: torch.Tensor, owner: str) -> MutationError:
+    """A tensor that the program does not own was to be changed in place."""
+    plain = name.rsplit(".", 1)[-1]
+    return MutationError(
+        report(
+            f"{plain}: a program must not change {owner} in place.",
+            where=user_line(),
+            facts=[("changed", describe(tensor)), ("allowed", "tensors made in the same body")],
+            todo="Use the form without an underscore (x = x + y, x.add(y), torch.where), "
+            "or clone the tensor first.",
+        )
+    )
+
+
+def out_of_reach(tensor: Any, is_other_function: bool) -> TracedValueError:
+    """A traced value was read where its body is not visible."""
+    if is_other_function:
+        what = "A ps.function reads a traced value of the function that calls it."
+        todo = "Pass the value as an argument."
+    else:
+        what = "A value made inside a branch or loop body is used outside it."
+        todo = "Return the value from the branch or body."
+    facts = [("value", describe(tensor)), ("visible", "arguments, results and enclosing values")]
+    return TracedValueError(report(what, where=user_line(), facts=facts, todo=todo))
+
+
+class _Text(str):
+    """A string that shows itself without quotes inside a container's repr."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def describe(value: Any) -> str:
+    """The type of a nested value as a person writes it, traced or not."""
+    return repr(map_leaves(_described_leaf, value))
+
+
+def _described_leaf(leaf: Any) -> _Text:
+    if isinstance(leaf, TracedTensor):
+        return _Text(str(leaf.traced.value.type))
+    if isinstance(leaf, TracedTensorArray):
+        return _Text("TensorArray")
+    if isinstance(leaf, torch.Tensor):
+        with torch._C.DisableTorchFunction():
+            return _Text(str(type_of(leaf)))
+    return _Text(repr(leaf) if isinstance(leaf, STATIC_TYPES) else type(leaf).__name__)

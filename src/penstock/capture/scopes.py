@@ -1,0 +1,60 @@
+"""Bodies under construction: which one is being filled, and which values it may read.
+
+A scope becomes one body. It may read its own values and those of the scopes around it, up to the function; the values
+of another function, or of a body that is finished, are out of reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from penstock.capture.traced_tensor import TracedTensor
+from penstock.ir.program import Body, Node, Value
+
+
+@dataclass(slots=True, eq=False)
+class FunctionTrace:
+    """One function while it is traced."""
+
+    name: str
+    #: Nodes for what the whole function reads by reference; they come first in its body.
+    prologue: list[Node] = field(default_factory=list)
+    #: The traced tensor of each capture that the function reads, by number.
+    captured: dict[int, TracedTensor] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """One body while it is filled."""
+
+    function: FunctionTrace
+    parent: Scope | None = None
+    inputs: list[Value] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    #: How many random operations and nested scopes there are so far.
+    sites: int = 0
+
+    @property
+    def root(self) -> Scope:
+        """The outermost scope of the same function."""
+        return self if self.parent is None else self.parent.root
+
+    def sees(self, other: Scope) -> bool:
+        """Whether values of `other` may be read here."""
+        scope: Scope | None = self
+        while scope is not None:
+            if scope is other:
+                return True
+            scope = scope.parent
+        return False
+
+    def next_site(self) -> int:
+        """The number of the next random operation or nested scope."""
+        self.sites += 1
+        return self.sites - 1
+
+    def body(self, outputs: Sequence[Value]) -> Body:
+        """The finished body."""
+        prologue = self.function.prologue if self.parent is None else []
+        return Body(tuple(self.inputs), (*prologue, *self.nodes), tuple(outputs))

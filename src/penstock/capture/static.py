@@ -1,0 +1,44 @@
+"""Values that are not traced: what `ps.static` marks, and what is static by its type."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+
+from penstock.capture.leaves import STATIC_TYPES
+
+
+class Static:
+    """A value that a program takes as it is; another value means another trace."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"static({self.value!r})"
+
+
+def is_static(leaf: Any) -> bool:
+    """Whether a leaf is part of the signature and not of the data."""
+    return isinstance(leaf, Static | STATIC_TYPES)
+
+
+def unwrap_static(leaf: Any) -> Any:
+    """What the traced function gets for a leaf that is not traced."""
+    return leaf.value if isinstance(leaf, Static) else leaf
+
+
+def static_key(leaf: Any) -> Hashable:
+    """Equal for leaves for which one trace serves."""
+    if isinstance(leaf, torch.Tensor):
+        return "tensor", id(leaf)
+    value = unwrap_static(leaf)
+    try:
+        hash(value)
+    except TypeError:
+        return type(value), id(value)
+    return type(value), value

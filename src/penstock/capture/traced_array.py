@@ -1,0 +1,151 @@
+"""TensorArrays of a program being traced: each version stands for one value."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from penstock.capture.location import user_line
+from penstock.capture.tensor_array import TensorArray
+from penstock.capture.worlds import SizePair
+from penstock.errors import StructureError, report
+from penstock.ir.program import (
+    ArrayNew,
+    ArrayRead,
+    ArraySize,
+    ArrayStack,
+    ArrayUnstack,
+    ArrayWrite,
+    Value,
+)
+from penstock.ir.types import ArrayType, TensorType
+
+if TYPE_CHECKING:
+    from penstock.capture.scopes import Scope
+    from penstock.capture.tracer import Tracer
+
+
+@TensorArray.register
+class TracedTensorArray:
+    """One version of an array; the methods are those of `TensorArray`."""
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        value: Value,
+        scope: Scope,
+        length: SizePair | None = None,
+        dynamic_size: bool = False,
+    ) -> None:
+        self._tracer = tracer
+        self.value = value
+        self.scope = scope
+        #: The number of elements in both worlds, where it is known.
+        self.length = length
+        self.dynamic_size = dynamic_size
+
+    @property
+    def type(self) -> ArrayType:
+        """The type of the value."""
+        assert isinstance(self.value.type, ArrayType)
+        return self.value.type
+
+    def write(self, index: Any, value: Any) -> TracedTensorArray:
+        """A new version with `value` at `index`."""
+        tracer = self._tracer
+        element = tracer.tensor(value)
+        type_ = ArrayType(self._joined(element.traced.value.type))
+        inputs = (self, tracer.integer(index, "TensorArray.write: index"), element)
+        output = tracer.emit(ArrayWrite(), inputs, (type_,))[0]
+        length = None if self.dynamic_size else self.length
+        return TracedTensorArray(tracer, output, tracer.scope, length, self.dynamic_size)
+
+    def read(self, index: Any) -> torch.Tensor:
+        """The element at `index`."""
+        tracer = self._tracer
+        element = self._known_element("read")
+        position = tracer.integer(index, "TensorArray.read: index")
+        output = tracer.emit(ArrayRead(), (self, position), (element,))[0]
+        return tracer.wrap(output)
+
+    def stack(self) -> torch.Tensor:
+        """All elements along a new first dimension."""
+        tracer = self._tracer
+        element = self._known_element("stack")
+        pair = self.length
+        length = tracer.worlds.fresh_symbol() if pair is None else tracer.worlds.symbol(pair)
+        if isinstance(length, str):
+            return self.stacked_as(length, element)
+        sequence = self.stacked_as(tracer.worlds.fresh_symbol(), element)
+        return tracer.with_static_length(sequence, length)
+
+    def stacked_as(self, symbol: str, element: TensorType) -> torch.Tensor:
+        """The stack with a length of that name."""
+        type_ = TensorType(element.dtype, (symbol, *element.shape), element.device)
+        output = self._tracer.emit(ArrayStack(), (self,), (type_,))[0]
+        return self._tracer.wrap(output)
+
+    def size(self) -> torch.Tensor:
+        """The number of elements as a traced integer."""
+        tracer = self._tracer
+        output = tracer.emit(ArraySize(), (self,), (TensorType("int64"),))[0]
+        return tracer.wrap(output, is_control=True, hint=self.length)
+
+    def __repr__(self) -> str:
+        return f"<traced {self.type}>"
+
+    def _known_element(self, what: str) -> TensorType:
+        element = self.type.element
+        if element is None:
+            raise StructureError(
+                report(
+                    f"TensorArray.{what}: nothing is known of the elements yet.",
+                    where=user_line(),
+                    facts=[("array", "no element written"), ("like", "None")],
+                    todo="Give the element type: TensorArray(size, like=tensor).",
+                )
+            )
+        return element
+
+    def _joined(self, element: Any) -> TensorType:
+        known = self.type.element
+        joined = element if known is None else self._tracer.join_types(known, element)
+        if joined is None:
+            raise StructureError(
+                report(
+                    "TensorArray.write: the value does not have the array's element type.",
+                    where=user_line(),
+                    facts=[("element type", str(known)), ("value", str(element))],
+                    todo=f"Write {known}, or make the array with another `like`.",
+                )
+            )
+        assert isinstance(joined, TensorType)
+        return joined
+
+
+def is_control_type(type_: TensorType) -> bool:
+    """Whether values of that type can live on the host: whole numbers and truth values."""
+    return type_.is_scalar and type_.dtype in ("int64", "int32", "int16", "int8", "uint8", "bool")
+
+
+def new_array(tracer: Tracer, size: Any, dynamic_size: bool, like: Any) -> TracedTensorArray:
+    """`TensorArray(size, dynamic_size=..., like=...)`."""
+    length = tracer.integer(size, "TensorArray: size")
+    element = None if like is None else tracer.tensor(like).traced.value.type
+    assert element is None or isinstance(element, TensorType)
+    output = tracer.emit(ArrayNew(dynamic_size), (length,), (ArrayType(element),))[0]
+    facts = length.traced
+    pair = (facts.number, facts.number) if isinstance(facts.number, int) else facts.hint
+    return TracedTensorArray(
+        tracer, output, tracer.scope, None if dynamic_size else pair, dynamic_size
+    )
+
+
+def unstacked(tracer: Tracer, tensor: Any) -> TracedTensorArray:
+    """`TensorArray.unstack(tensor)`."""
+    sequence = tracer.sequence(tensor, "TensorArray.unstack")
+    type_ = sequence.traced.value.type
+    assert isinstance(type_, TensorType)
+    output = tracer.emit(ArrayUnstack(), (sequence,), (ArrayType(type_.element),))[0]
+    return TracedTensorArray(tracer, output, tracer.scope, tracer.length_of(tensor))

@@ -1,0 +1,339 @@
+"""The tracer: takes values into the program, emits nodes, and hands control flow to the files that trace it.
+
+One tracer makes one program. `scope` is the body being filled. Everything that user code can do while it is traced
+arrives here or in `function_mode`; the result is always the same kind of object that eager code would get.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from penstock.capture import branches, calls, loops, sequences
+from penstock.capture.captures import Capture, Owners
+from penstock.capture.constants import constant_tensor
+from penstock.capture.leaves import STATIC_TYPES, as_values
+from penstock.capture.location import user_line
+from penstock.capture.recording import record, record_as
+from penstock.capture.refusals import describe, out_of_reach
+from penstock.capture.restarts import Dimensions
+from penstock.capture.scopes import FunctionTrace, Scope
+from penstock.capture.source import user_source
+from penstock.capture.traced_array import (
+    TracedTensorArray,
+    is_control_type,
+    new_array,
+    unstacked,
+)
+from penstock.capture.traced_tensor import Facts, TracedDimension, TracedTensor
+from penstock.capture.worlds import Fakes, SizePair, Worlds, dtype_name
+from penstock.errors import ArgumentError, report
+from penstock.ir.program import (
+    Branch,
+    Call,
+    Captured,
+    ForEach,
+    Function,
+    Loop,
+    Node,
+    Operation,
+    Value,
+)
+from penstock.ir.types import ArrayType, TensorType, Type
+
+#: What stands for one value of the program in user code.
+Traced = TracedTensor | TracedTensorArray
+
+
+class Tracer:
+    """Records one program."""
+
+    def __init__(self, dimensions: Dimensions) -> None:
+        self.worlds = Worlds()
+        #: Which input dimensions are dynamic, and which must not become so.
+        self.dimensions = dimensions
+        self.owners = Owners()
+        #: What the program reads by reference, in the order met; numbers by identity of the tensor.
+        self.captures: list[Capture] = []
+        self._capture_numbers: dict[int, int] = {}
+        #: Finished functions, by name.
+        self.functions: dict[str, Function] = {}
+        self.signatures = calls.Signatures()
+        self._next_value = 0
+        self._scopes: list[Scope] = []
+        #: Every traced tensor that may still be in use, to find views.
+        self._alive: list[weakref.ref[TracedTensor]] = []
+
+    # Bodies
+
+    @property
+    def scope(self) -> Scope:
+        """The body being filled."""
+        return self._scopes[-1]
+
+    @contextmanager
+    def function_scope(self, name: str) -> Iterator[Scope]:
+        """Fill the body of a new function."""
+        self._scopes.append(Scope(FunctionTrace(name)))
+        try:
+            yield self.scope
+        finally:
+            self._scopes.pop()
+
+    @contextmanager
+    def nested_scope(self) -> Iterator[Scope]:
+        """Fill a body inside the current one."""
+        self._scopes.append(Scope(self.scope.function, self.scope))
+        try:
+            yield self.scope
+        finally:
+            self._scopes.pop()
+
+    # Values
+
+    def new_value(self, type_: Type) -> Value:
+        """A value with the next number."""
+        self._next_value += 1
+        return Value(self._next_value - 1, type_)
+
+    def body_input(self, type_: Type, **facts: Any) -> Traced:
+        """A new input of the current body."""
+        value = self.new_value(type_)
+        self.scope.inputs.append(value)
+        if isinstance(type_, ArrayType):
+            return TracedTensorArray(self, value, self.scope, facts.get("length"))
+        facts.pop("length", None)
+        return self.wrap(value, is_input=True, **facts)
+
+    def wrap(self, value: Value, fakes: Fakes | None = None, **facts: Any) -> TracedTensor:
+        """The traced tensor of a value of the current body."""
+        assert isinstance(value.type, TensorType)
+        fakes = self.worlds.fakes(value.type) if fakes is None else fakes
+        facts.setdefault("origins", (frozenset(),) * len(value.type.shape))
+        tensor = TracedTensor(Facts(value, fakes, self.scope, **facts))
+        self._alive.append(weakref.ref(tensor))
+        return tensor
+
+    def is_aliased(self, tensor: TracedTensor) -> bool:
+        """Whether another live tensor shares the memory of `tensor`."""
+        storage = tensor.traced.fakes[0].untyped_storage()._cdata
+        self._alive = [alive for alive in self._alive if alive() is not None]
+        others = (alive() for alive in self._alive)
+        return any(
+            other is not None
+            and other is not tensor
+            and other.traced.fakes[0].untyped_storage()._cdata == storage
+            for other in others
+        )
+
+    def read(self, traced: Traced) -> Value:
+        """The value behind `traced`, which must be visible from the current body."""
+        facts = traced.traced if isinstance(traced, TracedTensor) else traced
+        if not self.scope.sees(facts.scope):
+            raise out_of_reach(traced, facts.scope.function is not self.scope.function)
+        return facts.value
+
+    def emit(
+        self, operation: Operation, inputs: Sequence[Traced], types: Sequence[Type]
+    ) -> tuple[Value, ...]:
+        """Add a node to the current body."""
+        outputs = tuple(self.new_value(type_) for type_ in types)
+        opens_scope = isinstance(operation, Branch | Loop | Call | ForEach)
+        node = Node(
+            operation,
+            tuple(self.read(traced) for traced in inputs),
+            outputs,
+            user_source(),
+            self.scope.next_site() if opens_scope else 0,
+        )
+        self.scope.nodes.append(node)
+        return outputs
+
+    def tensor(self, value: Any) -> TracedTensor:
+        """`value` as a traced tensor: captured if it is a real one, a constant if it is a number."""
+        if isinstance(value, TracedTensor):
+            self.read(value)
+            return value
+        if isinstance(value, TracedDimension):
+            self.dimensions.require_dynamic(value.origins)
+        if isinstance(value, torch.Tensor):
+            return self._captured(value)
+        if isinstance(value, bool | int | float):
+            with torch._C.DisableTorchFunction():
+                made = torch.tensor(value)
+            return constant_tensor(self, made)
+        raise ArgumentError(
+            report(
+                "A tensor or a number was expected.",
+                where=user_line(),
+                facts=[("value", describe(value)), ("expected", "a tensor or a Python number")],
+                todo="Convert it with torch.tensor first.",
+            )
+        )
+
+    def leaf(self, value: Any) -> Any:
+        """A leaf as it enters the program: traced, or static and unchanged."""
+        if isinstance(value, TracedTensorArray):
+            self.read(value)
+            return value
+        return value if isinstance(value, STATIC_TYPES) else self.tensor(value)
+
+    def integer(self, value: Any, what: str) -> TracedTensor:
+        """`value` as a traced whole number."""
+        traced = self.tensor(value)
+        type_ = traced.traced.value.type
+        if isinstance(type_, TensorType) and type_.is_scalar and is_control_type(type_):
+            return traced
+        if _has_one_element(type_) and is_control_type(TensorType(type_.dtype)):
+            return self.record(torch.Tensor.reshape, (traced, ()))
+        raise ArgumentError(
+            report(
+                f"{what} must be one whole number.",
+                where=user_line(),
+                facts=[("value", str(type_)), ("expected", "an int or int64[]")],
+                todo="Convert it first, e.g. with .to(torch.int64).",
+            )
+        )
+
+    def _captured(self, tensor: torch.Tensor, capture: Capture | None = None) -> TracedTensor:
+        number = self._capture_numbers.get(id(tensor))
+        if number is None:
+            number = len(self.captures)
+            self._capture_numbers[id(tensor)] = number
+            self.captures.append(capture or self.owners.capture(tensor, number))
+        known = self.scope.function.captured.get(number)
+        return known if known is not None else self._capture_node(tensor, number)
+
+    def _capture_node(self, tensor: torch.Tensor, number: int) -> TracedTensor:
+        with torch._C.DisableTorchFunction():
+            fakes = self.worlds.fakes_like(tensor)
+        value = self.new_value(self.worlds.type_of(fakes))
+        function = self.scope.function
+        function.prologue.append(Node(Captured(number), (), (value,), user_source()))
+        origins = (frozenset(),) * fakes[0].dim()
+        facts = Facts(
+            value, fakes, self.scope.root, is_uniform=True, is_input=True, origins=origins
+        )
+        function.captured[number] = TracedTensor(facts)
+        return function.captured[number]
+
+    def bind_shared(self, tensor: torch.Tensor, position: int, name: str) -> None:
+        """Make a tensor that is given anew at each call known as a capture."""
+        self._captured(tensor, Capture(name, tensor, shared=position))
+
+    # Torch calls
+
+    def record(
+        self, function: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Record a call, whatever the mode would make of it."""
+        return record(self, function, args, kwargs or {})
+
+    def with_static_length(self, sequence: torch.Tensor, length: int) -> TracedTensor:
+        """A sequence whose length is known to be `length`, as a tensor of static shape."""
+        type_ = self.tensor(sequence).traced.value.type
+        assert isinstance(type_, TensorType)
+        shape = (length, *type_.shape[1:])
+        static = TensorType(type_.dtype, shape, type_.device)
+        sizes = tuple(-1 if isinstance(size, str) else size for size in shape)
+        return record_as(self, torch.Tensor.reshape, (sequence, sizes), static)
+
+    def join_types(self, left: Type, right: Type) -> Type | None:
+        """The type that covers both; dynamic dimensions that differ get a fresh symbol."""
+        if isinstance(left, ArrayType) and isinstance(right, ArrayType):
+            if left.element is None or right.element is None:
+                return ArrayType(left.element or right.element)
+            element = self.join_types(left.element, right.element)
+            return ArrayType(element) if isinstance(element, TensorType) else None
+        if not isinstance(left, TensorType) or not isinstance(right, TensorType):
+            return None
+        if (left.dtype, left.device, len(left.shape)) != (
+            right.dtype,
+            right.device,
+            len(right.shape),
+        ):
+            return None
+        shape = []
+        for one, other in zip(left.shape, right.shape, strict=True):
+            if isinstance(one, int) and isinstance(other, int) and one != other:
+                return None
+            shape.append(one if one == other else self.worlds.fresh_symbol())
+        return TensorType(left.dtype, tuple(shape), left.device)
+
+    # Sequences and arrays
+
+    def sequence(self, value: Any, what: str) -> TracedTensor:
+        """`value` with elements that have slots."""
+        return sequences.as_sequence(self, value, what)
+
+    def length_of(self, value: Any) -> SizePair | None:
+        """The length of a tensor or array in both worlds."""
+        return sequences.length_pair(self, value)
+
+    def tensor_array(self, size: Any, dynamic_size: bool = False, like: Any = None) -> Any:
+        """`ps.TensorArray(...)`."""
+        return new_array(self, size, dynamic_size, like)
+
+    def unstack(self, tensor: Any) -> Any:
+        """`ps.TensorArray.unstack(tensor)`."""
+        return unstacked(self, tensor)
+
+    # Control flow
+
+    def cond(self, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+        """`ps.cond`."""
+        return branches.trace_cond(self, pred, true_fn, false_fn, operands)
+
+    def switch(self, index: Any, functions: Sequence[Any], operands: Any = ()) -> Any:
+        """`ps.switch`."""
+        return branches.trace_switch(self, index, functions, operands)
+
+    def while_loop(
+        self,
+        cond_fn: Any,
+        body_fn: Any,
+        carried_inputs: Any,
+        maximum_iterations: Any = None,
+        parallel_iterations: int | None = None,
+    ) -> Any:
+        """`ps.while_loop`."""
+        return loops.trace_while_loop(
+            self, cond_fn, body_fn, carried_inputs, maximum_iterations, parallel_iterations
+        )
+
+    def scan(self, combine_fn: Any, init: Any, xs: Any, reverse: bool = False) -> Any:
+        """`ps.scan`."""
+        return sequences.trace_scan(self, combine_fn, init, xs, reverse)
+
+    def foldl(self, fn: Any, xs: Any, init: Any) -> Any:
+        """`ps.foldl`."""
+        return sequences.trace_fold(self, fn, xs, init, "foldl")
+
+    def foldr(self, fn: Any, xs: Any, init: Any) -> Any:
+        """`ps.foldr`."""
+        return sequences.trace_fold(self, fn, xs, init, "foldr")
+
+    def map_fn(self, fn: Any, xs: Any) -> Any:
+        """`ps.map_fn`."""
+        return sequences.trace_map(self, fn, xs)
+
+    def call(self, callee: calls.Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call of a `ps.function`."""
+        return calls.trace_call(self, callee, args, kwargs)
+
+    def values(self, value: Any, what: str, name: str) -> Any:
+        """A nested value whose leaves are all traced or static."""
+        return as_values(value, what, name)
+
+
+def _has_one_element(type_: Any) -> bool:
+    return isinstance(type_, TensorType) and all(size == 1 for size in type_.shape)
+
+
+def default_dtype_name() -> str:
+    """The name of torch's default dtype."""
+    return dtype_name(torch.get_default_dtype())

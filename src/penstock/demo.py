@@ -1,0 +1,141 @@
+"""The main job in small: a recursive Tree-LSTM over made-up trees, one by one and batched.
+
+`TreeLSTM.encode` is written for one node of one tree. The per-sample side recurses over Python
+objects, as one would without Penstock; both sides share leaf, cell and weights. Figures here are
+for a first impression; careful ones are in benchmarks/.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor, nn
+
+import penstock as ps
+from penstock.data import Node, Tree, random_binary_trees
+
+T = TypeVar("T")
+State = tuple[Tensor, Tensor]
+
+#: Trees that are run together.
+BATCH = 256
+
+#: Largest difference between the two ways that counts as rounding in float32.
+TOLERANCE = 1e-4
+
+
+class TreeLSTM(nn.Module):
+    """A binary Tree-LSTM: the state of a node from those of its two children."""
+
+    def __init__(self, vocabulary: int, embedding: int, hidden: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, embedding)
+        self.leaf_gates = nn.Linear(embedding, 3 * hidden)
+        self.cell_gates = nn.Linear(2 * hidden, 5 * hidden)
+
+    @ps.function
+    def forward(self, tree: Tree) -> Tensor:
+        """The state h of the root."""
+        state: State = self.encode(tree, tree.root)
+        return state[0]
+
+    @ps.function
+    def encode(self, tree: Tree, i: Tensor) -> State:
+        """The state of node i: recursion by plain calls, a branch on the shape of the tree."""
+        state: State = ps.cond(
+            tree.is_leaf(i),
+            lambda i: self.leaf(tree.token[i]),
+            lambda i: self.cell(
+                *self.encode(tree, tree.left(i)), *self.encode(tree, tree.right(i))
+            ),
+            (i,),
+        )
+        return state
+
+    def recurse(self, node: Node) -> State:
+        """The same recursion over Python objects, in plain PyTorch."""
+        if not node.children:
+            return self.leaf(torch.tensor(node.token))
+        left, right = node.children
+        return self.cell(*self.recurse(left), *self.recurse(right))
+
+    def leaf(self, token: Tensor) -> State:
+        """The state of a leaf, from its token."""
+        write, output, candidate = self.leaf_gates(self.embedding(token)).chunk(3, -1)
+        c = torch.sigmoid(write) * torch.tanh(candidate)
+        return torch.sigmoid(output) * torch.tanh(c), c
+
+    def cell(self, h_left: Tensor, c_left: Tensor, h_right: Tensor, c_right: Tensor) -> State:
+        """The state of an inner node, from those of its children."""
+        gates = self.cell_gates(torch.cat([h_left, h_right], -1))
+        write, keep_left, keep_right, output, candidate = gates.chunk(5, -1)
+        c = torch.sigmoid(write) * torch.tanh(candidate)
+        c = c + torch.sigmoid(keep_left) * c_left + torch.sigmoid(keep_right) * c_right
+        return torch.sigmoid(output) * torch.tanh(c), c
+
+
+def run_demo(
+    *, trees: int, hidden: int, seed: int = 0, embedding: int = 300, console: Console | None = None
+) -> int:
+    """Run both ways, compare, print; returns 0 if they agree and 1 if they do not."""
+    console = console or Console(soft_wrap=True)
+    torch.manual_seed(seed)
+    model = TreeLSTM(vocabulary=2000, embedding=embedding, hidden=hidden)
+    forest = random_binary_trees(trees, seed=seed)
+    console.print(
+        f"A recursive Tree-LSTM (hidden {hidden}) over {trees:,} made-up trees, "
+        f"{sum(map(len, forest)):,} nodes, {torch.get_num_threads()} CPU threads."
+    )
+    with torch.no_grad():
+        slow = _timed(lambda: _one_by_one(model, forest, console))
+        building = _timed(lambda: model.forward.map(forest[:2], out="stack"))
+        fast = _timed(lambda: _batched(model, forest, console))
+    console.print(f"one by one  {trees / slow.seconds:10,.0f} trees/s")
+    console.print(f"batched     {trees / fast.seconds:10,.0f} trees/s", end="")
+    console.print(f"  (and once {building.seconds:.1f} s to trace and build the program)")
+    return _conclude(console, slow, fast)
+
+
+class Timed(NamedTuple):
+    """A result and the seconds it took."""
+
+    result: Tensor
+    seconds: float
+
+
+def _timed(call: Callable[[], Tensor]) -> Timed:
+    begin = time.perf_counter()
+    result = call()
+    return Timed(result, time.perf_counter() - begin)
+
+
+def _one_by_one(model: TreeLSTM, forest: list[Tree], console: Console) -> Tensor:
+    roots = [tree.to_nodes() for tree in forest]
+    return torch.stack([model.recurse(root)[0] for root in _shown(roots, "one by one", console)])
+
+
+def _batched(model: TreeLSTM, forest: list[Tree], console: Console) -> Tensor:
+    batches = [forest[first : first + BATCH] for first in range(0, len(forest), BATCH)]
+    return torch.cat(
+        [model.forward.map(batch, out="stack") for batch in _shown(batches, "batched", console)]
+    )
+
+
+def _conclude(console: Console, slow: Timed, fast: Timed) -> int:
+    difference = float((slow.result - fast.result).abs().max())
+    if not difference <= TOLERANCE:
+        console.print(f"The results DIFFER by {difference:.1e}; rounding is below {TOLERANCE:.0e}.")
+        return 1
+    console.print(f"The results agree (largest difference {difference:.1e}).")
+    console.print(f"Batched is {slow.seconds / fast.seconds:.1f} times as fast.")
+    return 0
+
+
+def _shown(items: Sequence[T], what: str, console: Console) -> Iterable[T]:
+    """The items, with a progress bar on a terminal and nothing elsewhere."""
+    return track(items, f"{what:<10}", console=console, disable=not console.is_terminal)

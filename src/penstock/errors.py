@@ -1,0 +1,84 @@
+"""Every error and warning that Penstock raises on its own behalf.
+
+A message has four parts: what failed, where in the user's code, the two facts that clash side by side, and what to do.
+`report` puts them together, so that all messages read alike. Exceptions raised by user code are never wrapped:
+they surface as themselves with a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class PenstockError(Exception):
+    """The base of all errors of this library."""
+
+
+class PenstockWarning(UserWarning):
+    """The category of all warnings of this library."""
+
+
+class StructureError(PenstockError, TypeError):
+    """Two values that must have one structure (the same nesting, keys and leaf types) do not."""
+
+
+class BranchTypeError(StructureError):
+    """The branches of `cond` or `switch` return different structures, shapes or dtypes."""
+
+
+class LoopTypeError(StructureError):
+    """A loop body returns other types than it receives."""
+
+
+class TracedValueError(PenstockError, TypeError):
+    """A traced value was used where Python needs a concrete one."""
+
+
+class ArgumentError(PenstockError, TypeError):
+    """An argument or a column cannot be accepted as it is."""
+
+
+class ColumnError(PenstockError, ValueError):
+    """Columns or instances of a `map` do not fit together."""
+
+
+class IndexRangeError(PenstockError, IndexError):
+    """An index of `switch`, of a sequence or of a `TensorArray` is out of range, or was never written."""
+
+
+class PredicateError(PenstockError, ValueError):
+    """A predicate has no truth value: NaN, or not a single element."""
+
+
+class RecursionLimitError(PenstockError, RecursionError):
+    """A program went deeper, or held more live rows, than its limits allow."""
+
+
+class MutationError(PenstockError, RuntimeError):
+    """A program changes a tensor in place that it does not own."""
+
+
+class TreeError(PenstockError, ValueError):
+    """Arrays, nested tuples or brackets that do not describe exactly one tree."""
+
+
+class InternalError(PenstockError, RuntimeError):
+    """Penstock broke one of its own invariants. Please report it."""
+
+
+def report(
+    what: str,
+    *,
+    where: str | None = None,
+    facts: Sequence[tuple[str, str]] = (),
+    todo: str = "",
+) -> str:
+    """The text of an error: what failed, where, the facts side by side, what to do."""
+    width = max((len(label) for label, _ in facts), default=0)
+    lines = [what]
+    if where:
+        lines.append(f"  at {where}")
+    lines.extend(f"  {label:<{width}}  {fact}" for label, fact in facts)
+    if todo:
+        lines.append(todo)
+    return "\n".join(lines)

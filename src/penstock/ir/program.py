@@ -1,0 +1,272 @@
+"""Structured programs: functions whose bodies hold operations, conditionals, loops, calls and
+TensorArrays.
+
+Everything here is frozen. A value is defined once, by a body's inputs or by one node; a nested body
+may also read the
+values of the bodies around it. An operation is a small frozen record; its operands are the node's
+inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from penstock.ir.types import Type
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A line of user code."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}, in {self.function}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """What one node or body input defines. Compared by identity; numbered for printing."""
+
+    number: int
+    type: Type
+
+    def __str__(self) -> str:
+        return f"%{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """The place of a node's input inside the argument template of a torch call."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class TorchCall:
+    """One call of a torch function by its qualified name.
+
+    `args` and `kwargs` are templates: nested tuples, lists and dicts frozen as tuples, constants,
+    and `Operand`s.
+    A node with several outputs returns them as the flattened tensors of the call's result.
+    """
+
+    name: str
+    args: tuple[object, ...] = ()
+    kwargs: tuple[tuple[str, object], ...] = ()
+    #: Operands that are passed as Python ints (dynamic sizes), by index.
+    sizes: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A Python number in the program; its type is the node's output type."""
+
+    value: int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A tensor that the program reads by reference: number `index` of the program's captures.
+    Uniform."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The size of a dynamic dimension of the input, as int64."""
+
+    dimension: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AsSequence:
+    """The input tensor with its static leading dimension stored flattened, so that elements have
+    slots."""
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """(sequence, index) -> the element at that index; negative indices count from the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """(index) -> what the chosen body returns. `cond` has two bodies: number 0 for false, number 1
+    for true."""
+
+    bodies: tuple[Body, ...]
+    is_cond: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """(initial values) -> final values: `body` runs while `condition` holds. Both take the carried
+    values."""
+
+    condition: Body
+    body: Body
+    maximum_iterations: int | None = None
+    parallel_iterations: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """(arguments) -> results of the program's function of that name."""
+
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForEach:
+    """(sequences of one length) -> one TensorArray per result of `body`, which takes one element of
+    each."""
+
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayNew:
+    """(size) -> an array with no element written yet."""
+
+    dynamic_size: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayUnstack:
+    """(sequence) -> an array of its elements."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRead:
+    """(array, index) -> element."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayWrite:
+    """(array, index, element) -> the next version of the array."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayStack:
+    """(array) -> its elements as a sequence; every element must have been written."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySize:
+    """(array) -> its length as int64."""
+
+
+@dataclass(frozen=True, slots=True)
+class RandomKey:
+    """() -> the int64 key of one random operation: a mix of seed, instance, call path, iterations
+    and `site`.
+
+    `site` counts random operations and scopes inside the scope (function, branch, loop body) that
+    draws.
+    """
+
+    site: int
+
+
+Operation: TypeAlias = (
+    TorchCall
+    | Constant
+    | Captured
+    | Size
+    | AsSequence
+    | Element
+    | Branch
+    | Loop
+    | Call
+    | ForEach
+    | ArrayNew
+    | ArrayUnstack
+    | ArrayRead
+    | ArrayWrite
+    | ArrayStack
+    | ArraySize
+    | RandomKey
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One step of a body."""
+
+    operation: Operation
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    source: Source | None = None
+    #: Counts nodes that open a scope for random keys (calls, branches, loops, for-each) and random
+    #: operations.
+    site: int = 0
+    device: str | None = None
+
+    @property
+    def bodies(self) -> tuple[Body, ...]:
+        """The bodies nested in this node."""
+        match self.operation:
+            case Branch(bodies=bodies):
+                return bodies
+            case Loop(condition=condition, body=body):
+                return (condition, body)
+            case ForEach(body=body):
+                return (body,)
+            case _:
+                return ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Body:
+    """A straight line of nodes with inputs and outputs."""
+
+    inputs: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Value, ...]
+
+    def walk(self) -> Iterator[Node]:
+        """Every node of this body and of the bodies inside it, in order, outer nodes first."""
+        for node in self.nodes:
+            yield node
+            for body in node.bodies:
+                yield from body.walk()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Function:
+    """A named body that can be called, also by itself."""
+
+    name: str
+    body: Body
+    source: Source | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """Functions, the first of which is called for every instance, and the types of what they
+    capture."""
+
+    functions: tuple[Function, ...]
+    captures: tuple[Type, ...] = ()
+    #: Names of captures for printing, such as "self.cell.weight".
+    capture_names: tuple[str, ...] = ()
+
+    @property
+    def entry(self) -> Function:
+        """The function that is called once per instance."""
+        return self.functions[0]
+
+    def function(self, name: str) -> Function:
+        """The function of that name."""
+        return next(function for function in self.functions if function.name == name)
+
+    def __str__(self) -> str:
+        from penstock.ir.printer import print_program
+
+        return print_program(self)

@@ -1,0 +1,198 @@
+"""Turns a firing of a block into launches: operands by slot, results to fresh slots.
+
+A block without dynamic dimensions is one launch. A flat block runs over all elements of all rows at once. A block that
+mixes along a dynamic dimension runs once for each combination of sizes among its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.ir.graph import Block, Home, Wire
+from penstock.plan.host_kernels import HostOperationError
+from penstock.plan.schedule import (
+    Array,
+    Hosted,
+    Integers,
+    Launch,
+    Operand,
+    Shared,
+    Sized,
+    Span,
+    Target,
+    pick,
+)
+from penstock.plan.slots import SequenceTable, SlotSpace, ranges
+
+if TYPE_CHECKING:
+    from penstock.plan.link import LinkedNode
+    from penstock.plan.machine import Machine
+
+
+def fire_block(
+    machine: Machine, node: LinkedNode, rows: Integers, arrays: Sequence[Array] | None
+) -> None:
+    """Launch a block for rows."""
+    block = node.node.operation
+    assert isinstance(block, Block)
+    values = {
+        position: machine.fetch(node, wire, rows, None)
+        for position, wire in enumerate(node.node.inputs)
+        if wire.home is not Home.UNIFORM
+    }
+    if block.is_flat:
+        _launch_flat(machine, node, rows, values)
+        return
+    for mine, lengths in _same_sizes(machine, node, block, rows, values):
+        taken = values if mine is None else {k: value[mine] for k, value in values.items()}
+        here = rows if mine is None else rows[mine]
+        _launch_mixing(machine, node, block, here, taken, lengths)
+
+
+def _sequence(machine: Machine, wire: Wire) -> SequenceTable | None:
+    if wire.home is not Home.SLOT:
+        return None
+    place = machine.place(wire)
+    return place if isinstance(place, SequenceTable) else None
+
+
+def _same_sizes(
+    machine: Machine, node: LinkedNode, block: Block, rows: Integers, values: dict[int, Array]
+) -> Iterator[tuple[Integers | None, dict[int, int]]]:
+    """Positions of rows with equal sizes, and the size of each dynamic operand; None for all rows."""
+    sizes: dict[int, Array] = {}
+    for position, wire in enumerate(node.node.inputs):
+        table = _sequence(machine, wire)
+        if table is not None:
+            sizes[position] = table.length[values[position]]
+        elif position in block.sizes:
+            sizes[position] = values[position]
+    if not sizes:
+        yield None, {}
+        return
+    keys = np.stack(list(sizes.values()), axis=1)
+    if (keys == keys[0]).all():
+        yield None, {position: int(value[0]) for position, value in sizes.items()}
+        return
+    unique, which = np.unique(keys, axis=0, return_inverse=True)
+    which = which.reshape(-1)
+    for number, key in enumerate(unique):
+        yield np.flatnonzero(which == number), dict(zip(sizes, map(int, key)))
+
+
+def _launch_mixing(
+    machine: Machine,
+    node: LinkedNode,
+    block: Block,
+    rows: Integers,
+    values: dict[int, Array],
+    lengths: dict[int, int],
+) -> None:
+    operands: list[Operand] = []
+    for position, wire in enumerate(node.node.inputs):
+        if position in block.sizes:
+            operands.append(Sized(lengths[position]))
+        elif position in lengths:
+            table = _sequence(machine, wire)
+            assert table is not None
+            operands.append(_elements(table, values[position], lengths[position]))
+        else:
+            operands.append(_operand(machine, wire, values.get(position)))
+    outputs: Sequence[int | None] = [None] * len(node.node.outputs)
+    if any(_sequence(machine, wire) is not None for wire in node.node.outputs):
+        outputs = machine.shapes.lengths(node.block, tuple(lengths.values()))
+    targets: list[Target] = []
+    delivered: list[Array] = []
+    for wire, length in zip(node.node.outputs, outputs, strict=True):
+        target, slots = _new_values(machine, wire, len(rows), length)
+        targets.append(target)
+        delivered.append(slots)
+    machine.out.append(Launch(node.block, len(rows), tuple(operands), tuple(targets)))
+    if node.output is not None:
+        machine.deliver(node.output, rows, delivered)
+
+
+def _operand(machine: Machine, wire: Wire, values: Array | None) -> Operand:
+    if values is None:
+        return Shared(wire.number)
+    if wire.home is Home.HOST:
+        return Hosted(values)
+    space = machine.place(wire)
+    assert isinstance(space, SlotSpace)
+    return pick(space.number, values)
+
+
+def _elements(table: SequenceTable, numbers: Integers, length: int) -> Operand:
+    slots = (table.base[numbers][:, None] + np.arange(length)).reshape(-1)
+    if not len(slots):
+        return Span(table.space.number, 0, 0, length)
+    return pick(table.space.number, slots, length)
+
+
+def _new_values(
+    machine: Machine, wire: Wire, count: int, length: int | None
+) -> tuple[Target, Integers]:
+    """Fresh slots for one result of a launch, and what rows store of it."""
+    place = machine.place(wire)
+    if isinstance(place, SequenceTable):
+        assert length is not None
+        base, lengths = np.arange(count) * length, np.full(count, length)
+        return _new_sequences(machine, place, base, lengths, length)
+    assert isinstance(place, SlotSpace)
+    target = place.allocate(count)
+    machine.held.append(lambda: place.release(target))
+    slots = np.arange(target.start, target.start + count) if isinstance(target, Span) else target.slots
+    return target, slots
+
+
+def _new_sequences(
+    machine: Machine, table: SequenceTable, base: Integers, lengths: Integers, length: int | None
+) -> tuple[Target, Integers]:
+    """Consecutive slots for sequences that start `base` slots after the first."""
+    space = table.space
+    target: Any = space.allocate(int(lengths.sum()), as_run=True)
+    numbers = table.create(target.start + base, lengths)
+    machine.held.append(lambda: space.release(target))
+    machine.held.append(lambda: table.add(numbers, -1))
+    return target._replace(length=length), numbers
+
+
+def _launch_flat(
+    machine: Machine, node: LinkedNode, rows: Integers, values: dict[int, Array]
+) -> None:
+    """Run over all elements of all rows; operands without elements are repeated for each."""
+    tables = {p: _sequence(machine, wire) for p, wire in enumerate(node.node.inputs)}
+    sequences = {position: table for position, table in tables.items() if table is not None}
+    lengths = [table.length[values[position]] for position, table in sequences.items()]
+    for other in lengths[1:]:
+        clash = np.flatnonzero(other != lengths[0])
+        if len(clash):
+            first = clash[0]
+            reason = f"sequences of length {lengths[0][first]} and {other[first]} do not align"
+            raise HostOperationError(clash, reason, ValueError)
+    length = lengths[0]
+    operands: list[Operand] = []
+    for position, wire in enumerate(node.node.inputs):
+        table = tables[position]
+        if table is not None:
+            slots = ranges(table.base[values[position]], length)
+            space = table.space.number
+            operands.append(pick(space, slots) if len(slots) else Span(space, 0, 0))
+        else:
+            value = values.get(position)
+            operands.append(_operand(machine, wire, None if value is None else np.repeat(value, length)))
+    total = int(length.sum())
+    targets, delivered = [], []
+    for wire in node.node.outputs:
+        place = machine.place(wire)
+        assert isinstance(place, SequenceTable)
+        target, numbers = _new_sequences(machine, place, np.cumsum(length) - length, length, None)
+        targets.append(target)
+        delivered.append(numbers)
+    if total:
+        machine.out.append(Launch(node.block, total, tuple(operands), tuple(targets)))
+    if node.output is not None:
+        machine.deliver(node.output, rows, delivered)

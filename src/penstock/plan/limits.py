@@ -1,0 +1,40 @@
+"""Bounds of the planner. They are part of the plan, never of timing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How far the planner may go."""
+
+    #: Over this many live rows only the newest calls and the oldest iterations go on.
+    live_rows: int = 1 << 20
+    #: How many rows go on at a time then.
+    admitted_rows: int = 1 << 14
+    #: Over this many live rows planning stops with an error.
+    most_rows: int = 1 << 23
+    #: Over this many nested calls planning stops with an error.
+    depth: int = 10_000
+
+
+_current: ContextVar[Limits] = ContextVar("limits", default=Limits())
+
+
+def current_limits() -> Limits:
+    """The limits that hold here."""
+    return _current.get()
+
+
+@contextmanager
+def limits(**changes: int) -> Iterator[None]:
+    """Change limits for the calls made inside."""
+    token = _current.set(replace(_current.get(), **changes))
+    try:
+        yield
+    finally:
+        _current.reset(token)

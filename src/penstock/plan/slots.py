@@ -1,0 +1,173 @@
+"""Slots of arenas: allocation, reference counts and reuse.
+
+A slot is in use while a row, a sequence, an array or an output refers to it. Slots with a count of zero are found and
+reused only when an arena is full, so counting is all that a running program pays. Chunks never move.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from penstock.plan.schedule import Chunk, Integers, Kind, Picks, Span
+
+FIRST_CHUNK = 1024
+
+
+def grown(array: Integers, capacity: int, fill: int) -> Integers:
+    """The array with room for `capacity` entries."""
+    bigger = np.full(capacity, fill, array.dtype)
+    bigger[: len(array)] = array
+    return bigger
+
+
+@dataclass(slots=True, eq=False)
+class SlotSpace:
+    """The slots of one arena."""
+
+    number: int
+    kind: Kind
+    #: Chunks that the runner has not been told of yet.
+    unannounced: list[Chunk] = field(default_factory=list)
+    #: References to each slot; the last entry belongs to no slot and absorbs references to "no slot" (-1).
+    counts: Integers = field(default_factory=lambda: np.zeros(1, np.int64))
+    #: The next fresh slot and the end of the current chunk.
+    top: int = 0
+    end: int = 0
+    #: Slots found free by the last collection, ascending, and how many of them are taken again.
+    free: Integers = field(default_factory=lambda: np.empty(0, np.int64))
+    taken: int = 0
+    #: Sequences whose elements live here.
+    sequences: SequenceTable = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sequences = SequenceTable(self)
+
+    def adopt(self, count: int) -> int:
+        """A pinned range for values that exist already (inputs); it is never reused."""
+        start = self._grow(count)
+        self.counts[start : start + count] = 1
+        self.top = self.end
+        return start
+
+    def allocate(self, count: int, *, as_run: bool = False) -> Span | Picks:
+        """Slots for `count` new values, consecutive if that is possible or demanded; counted once each."""
+        if self.top + count > self.end:
+            found = self._reuse(count, as_run)
+            if found is not None:
+                return found
+            self.top = self._grow(max(count, self.end, FIRST_CHUNK))
+        start = self.top
+        self.top += count
+        self.counts[start : start + count] = 1
+        return Span(self.number, start, count)
+
+    def release(self, target: Span | Picks) -> None:
+        """Drop the count that `allocate` gave."""
+        if isinstance(target, Span):
+            self.counts[target.start : target.start + target.count] -= 1
+        else:
+            self.counts[target.slots] -= 1
+
+    def add(self, slots: Integers, amount: int) -> None:
+        """Change the reference counts of slots, each as often as it occurs."""
+        np.add.at(self.counts, slots, amount)
+
+    def live(self) -> int:
+        """How many slots are referred to, pinned inputs included."""
+        used = self.counts[: self.end] > 0
+        self.sequences.mark(used)
+        return int(used.sum())
+
+    def _grow(self, count: int) -> int:
+        start, self.end = self.end, self.end + count
+        self.counts = grown(self.counts[:-1], self.end + 1, 0)
+        self.unannounced.append(Chunk(self.number, start, count))
+        return start
+
+    def _reuse(self, count: int, as_run: bool) -> Span | Picks | None:
+        if self.taken + count > len(self.free):
+            self._collect()
+            if 2 * len(self.free) < self.end or count > len(self.free):
+                self.free, self.taken = self.free[:0], 0
+                return None
+        slots = self.free[self.taken : self.taken + count]
+        if slots[-1] - slots[0] != count - 1:
+            run = self._find_run(count)
+            if run is None:
+                if as_run:
+                    return None
+                self.taken += count
+                self.counts[slots] = 1
+                return Picks(self.number, slots)
+            slots = run
+        else:
+            self.taken += count
+        self.counts[slots] = 1
+        return Span(self.number, int(slots[0]), count)
+
+    def _find_run(self, count: int) -> Integers | None:
+        rest = self.free[self.taken :]
+        last = np.arange(count - 1, len(rest))
+        starts = np.flatnonzero(rest[last] - rest[last - (count - 1)] == count - 1)
+        if not len(starts):
+            return None
+        start = int(starts[0])
+        run = rest[start : start + count].copy()
+        self.free = np.concatenate((rest[:start], rest[start + count :]))
+        self.taken = 0
+        return run
+
+    def _collect(self) -> None:
+        used = self.counts[: self.end] > 0
+        self.sequences.mark(used)
+        used[self.top : self.end] = True  # the rest of the current chunk is handed out by `allocate`
+        self.free, self.taken = np.flatnonzero(~used), 0
+
+
+@dataclass(slots=True, eq=False)
+class SequenceTable:
+    """Sequences of elements in one arena: consecutive slots, named by a number."""
+
+    space: SlotSpace
+    base: Integers = field(default_factory=lambda: np.empty(0, np.int64))
+    length: Integers = field(default_factory=lambda: np.empty(0, np.int64))
+    #: References; the last entry absorbs "no sequence".
+    counts: Integers = field(default_factory=lambda: np.zeros(1, np.int64))
+    top: int = 0
+
+    def create(self, base: Integers, length: Integers) -> Integers:
+        """Numbers for new sequences, counted once each."""
+        count = len(base)
+        numbers = self._numbers(count)
+        self.base[numbers], self.length[numbers], self.counts[numbers] = base, length, 1
+        return numbers
+
+    def _numbers(self, count: int) -> Integers:
+        if self.top + count > len(self.base):
+            free = np.flatnonzero(self.counts[: self.top] == 0)
+            if 2 * len(free) >= len(self.base) and len(free) >= count and count:
+                return free[:count]
+            capacity = max(2 * len(self.base), self.top + count, 256)
+            self.base, self.length = grown(self.base, capacity, 0), grown(self.length, capacity, 0)
+            self.counts = grown(self.counts[:-1], capacity + 1, 0)
+        self.top += count
+        return np.arange(self.top - count, self.top)
+
+    def add(self, numbers: Integers, amount: int) -> None:
+        """Change the reference counts of sequences, each as often as it occurs."""
+        np.add.at(self.counts, numbers, amount)
+
+    def mark(self, used: np.ndarray) -> None:  # type: ignore[type-arg]
+        """Mark the slots of all sequences that are referred to."""
+        alive = np.flatnonzero(self.counts[: self.top] > 0)
+        if len(alive):
+            used[ranges(self.base[alive], self.length[alive])] = True
+
+
+def ranges(base: Integers, length: Integers) -> Integers:
+    """The slots base, base + 1, ... of each range, one range after the other."""
+    total = int(length.sum())
+    ends = np.cumsum(length)
+    return np.repeat(base - (ends - length), length) + np.arange(total)

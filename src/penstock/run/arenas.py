@@ -1,0 +1,103 @@
+"""Arenas: tensors that hold one kind of value for many rows, in chunks that never move.
+
+Rows are reached only through `gather` and `write`. A gather of consecutive slots inside one chunk is a view.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import numpy as np
+import torch
+
+from penstock.plan.schedule import Integers, Kind, Picks, Span
+
+
+class Arena:
+    """The values of one kind."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.dtype: torch.dtype = getattr(torch, kind.dtype, torch.float32)
+        self.device = torch.device(kind.device)
+        self.starts: list[int] = []
+        self.chunks: list[torch.Tensor] = []
+
+    def install(self, start: int, values: torch.Tensor) -> None:
+        """Take over a tensor as the chunk that starts at this slot."""
+        self.starts.append(start)
+        self.chunks.append(values)
+
+    def grow(self, start: int, count: int) -> None:
+        """A new chunk with room for `count` values."""
+        shape = (count, *self.kind.shape)
+        self.install(start, torch.empty(shape, dtype=self.dtype, device=self.device))
+
+    def index(self, slots: Integers) -> torch.Tensor:
+        """Slots as an index tensor on the arena's device."""
+        return torch.from_numpy(slots).to(self.device, non_blocking=True)
+
+    def gather(self, source: Span | Picks) -> torch.Tensor:
+        """The values of slots, [count, *shape]; with a length [rows, length, *shape]."""
+        if isinstance(source, Span):
+            values = self._span(source)
+        else:
+            values = self._picks(source.slots)
+        if source.length is None:
+            return values
+        rows = values.shape[0] // source.length if source.length else 0
+        return values.view(rows, source.length, *self.kind.shape)
+
+    def _span(self, source: Span) -> torch.Tensor:
+        if not source.count:
+            return torch.empty((0, *self.kind.shape), dtype=self.dtype, device=self.device)
+        number = bisect_right(self.starts, source.start) - 1
+        start, chunk = self.starts[number], self.chunks[number]
+        first = source.start - start
+        if first + source.count <= chunk.shape[0]:
+            return chunk[first : first + source.count]
+        return self._picks(np.arange(source.start, source.start + source.count))
+
+    def _picks(self, slots: Integers) -> torch.Tensor:
+        lowest, highest = int(slots.min()), int(slots.max())
+        first = bisect_right(self.starts, lowest) - 1
+        last = bisect_right(self.starts, highest) - 1
+        if first == last:
+            start = self.starts[first]
+            return self.chunks[first].index_select(0, self.index(slots - start if start else slots))
+        return self._picks_from_many(slots, first, last)
+
+    def _picks_from_many(self, slots: Integers, first: int, last: int) -> torch.Tensor:
+        shape = (len(slots), *self.kind.shape)
+        values = torch.empty(shape, dtype=self.dtype, device=self.device)
+        chunk_of = np.searchsorted(self.starts, slots, side="right") - 1
+        for number in range(first, last + 1):
+            mine = np.flatnonzero(chunk_of == number)
+            if len(mine):
+                picked = self.index(slots[mine] - self.starts[number])
+                values.index_copy_(
+                    0, self.index(mine), self.chunks[number].index_select(0, picked)
+                )
+        return values
+
+    def write(self, target: Span | Picks, values: torch.Tensor) -> None:
+        """Put values into slots."""
+        if isinstance(target, Span):
+            number = bisect_right(self.starts, target.start) - 1
+            first = target.start - self.starts[number]
+            chunk = self.chunks[number]
+            if first + target.count <= chunk.shape[0]:
+                chunk[first : first + target.count].copy_(values)
+                return
+            slots = np.arange(target.start, target.start + target.count)
+        else:
+            slots = target.slots
+        self._scatter(slots, values)
+
+    def _scatter(self, slots: Integers, values: torch.Tensor) -> None:
+        chunk_of = np.searchsorted(self.starts, slots, side="right") - 1
+        for number in np.unique(chunk_of):
+            mine = np.flatnonzero(chunk_of == number)
+            index = self.index(slots[mine] - self.starts[number])
+            part = values if len(mine) == len(slots) else values.index_select(0, self.index(mine))
+            self.chunks[number].index_copy_(0, index, part)

@@ -1,0 +1,196 @@
+"""A block for any number of rows, and how it is built.
+
+A block has one general form for all sizes where its code depends on them by polynomials only. Where
+it does not, and for dynamic sizes 0 and 1 (where broadcasting and `squeeze` mean something else),
+it has one form for each choice of sizes, made at the first launch that needs it and kept in a
+bounded cache. What has no batched form at all runs row by row.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from penstock.errors import PenstockWarning
+from penstock.run.batched.check import find_disagreement, rows_one_by_one
+from penstock.run.batched.decompose import Unbatchable
+from penstock.run.batched.emit import BatchFunction, Emitted, emit
+from penstock.run.batched.functorch_adapter import TensorFunction, operator_name, operators
+from penstock.run.batched.inputs import BlockInput, symbol_sources
+from penstock.run.batched.lift import SizeDependent, lift
+from penstock.run.batched.peephole import rewrite
+from penstock.run.batched.product_rules import (
+    fuse_bias,
+    share_weights,
+    turn_products,
+    use_linear,
+)
+from penstock.run.batched.shape_rules import simplify_shapes
+from penstock.run.batched.sizes import Point
+from penstock.run.batched.steps import Step, StraightLine
+from penstock.run.batched.tracing import BlockTraces, check_points, trace_points
+
+#: Forms for particular sizes that one block keeps; the one used longest ago goes first.
+MAXIMUM_FORMS = 64
+
+#: Where code cannot be traced at the smallest sizes (a kernel wider than the sequence), larger ones
+#: are tried.
+_SCALES = (1, 4)
+
+
+class BatchedBlock:
+    """A function of N rows. Outputs may alias inputs or share memory among rows; do not write into
+    them.
+    """
+
+    def __init__(
+        self,
+        function: TensorFunction,
+        inputs: Sequence[BlockInput],
+        *,
+        name: str,
+        check: bool = True,
+        examples: Mapping[int, torch.Tensor] | None = None,
+    ) -> None:
+        self.function = function
+        self.inputs = tuple(inputs)
+        self.name = name
+        #: The text of the general form, or of the form made last.
+        self.source = ""
+        #: Operations on whose account rows run one by one; empty where the block is batched.
+        self.unbatched: tuple[str, ...] = ()
+        self._check = check
+        self._examples = dict(examples or {})
+        self._symbols = symbol_sources(inputs)
+        self._traces = BlockTraces(function, inputs)
+        self._forms: OrderedDict[tuple[int, ...], BatchFunction] = OrderedDict()
+        self._general = self._build_general() if self._symbols else self._build_for({})
+
+    def __call__(self, rows: int, *args: torch.Tensor | int) -> tuple[torch.Tensor, ...]:
+        """Run all rows: row arguments are [rows, ...], and so is every output."""
+        if not self._symbols and self._general is not None:
+            return self._general(rows, *args)
+        sizes = tuple([symbol.read(args) for symbol in self._symbols])
+        if self._general is not None and min(sizes) > 1:
+            return self._general(rows, *args)
+        return self._form_for(sizes)(rows, *args)
+
+    @property
+    def is_general(self) -> bool:
+        """Whether one form serves all sizes from 2 on."""
+        return self._general is not None
+
+    def _form_for(self, sizes: tuple[int, ...]) -> BatchFunction:
+        form = self._forms.get(sizes)
+        if form is None:
+            names = [symbol.name for symbol in self._symbols]
+            form = self._build_for(dict(zip(names, sizes, strict=True)))
+            self._forms[sizes] = form
+            if len(self._forms) > MAXIMUM_FORMS:
+                self._forms.popitem(last=False)
+        self._forms.move_to_end(sizes)
+        return form
+
+    def _build_general(self) -> BatchFunction | None:
+        """The form for all sizes, or None where each choice of sizes needs its own."""
+        names = [symbol.name for symbol in self._symbols]
+        for scale in _SCALES:
+            points = trace_points(names, scale=scale, verify=True)
+            try:
+                return self._build(points, points, check_points(names, scale=scale))
+            except SizeDependent:
+                return None
+            except Unbatchable as problem:
+                if problem.operations:
+                    return self._row_loop(problem)
+        return None
+
+    def _build_for(self, fixed: Point) -> BatchFunction:
+        """The form for one choice of dynamic sizes."""
+        free = trace_points((), scale=1, verify=not self._check)
+        checked = [{**point, **fixed} for point in check_points((), scale=1)]
+        try:
+            return self._build(free, [{**point, **fixed} for point in free], checked)
+        except Unbatchable as problem:
+            return self._row_loop(problem)
+
+    def _build(
+        self, free: Sequence[Point], points: Sequence[Point], checked: Sequence[Point]
+    ) -> BatchFunction:
+        code = lift(self._graphs(points), free)
+        problem = ""
+        for overloads in (False, True):
+            emitted = self._emit(code, overloads=overloads, symbols=len(free[0]) > 1)
+            disagreement = self._disagreement(emitted, checked) if self._check else None
+            if disagreement is None:
+                self.source = emitted.source
+                return emitted.compile()
+            problem = disagreement
+        graph = self._traces.instance_at(points[0])
+        names = list(dict.fromkeys(map(operator_name, operators(graph))))
+        if self._symbols and len(free[0]) > 1:
+            raise SizeDependent(problem)
+        raise Unbatchable(f"batched and single results differ {problem}", names)
+
+    def _graphs(self, points: Sequence[Point]) -> list[torch.fx.GraphModule]:
+        try:
+            return [self._traces.batched_at(point) for point in points]
+        except Unbatchable:
+            raise
+        except Exception as error:  # the user's code, or torch inside it, may raise anything
+            raise Unbatchable(f"{type(error).__name__}: {error}") from error
+
+    def _emit(self, code: StraightLine, *, overloads: bool, symbols: bool) -> Emitted:
+        if not overloads:
+            code = optimise(code)
+        steps = iter(code.inputs)
+        parameters: list[Step | None] = [
+            None if spec.kind == "size" else next(steps) for spec in self.inputs
+        ]
+        sources = self._symbols if symbols else ()
+        return emit(
+            code, name=self.name, parameters=parameters, symbols=sources, overloads=overloads
+        )
+
+    def _disagreement(self, emitted: Emitted, points: Sequence[Point]) -> str | None:
+        batched = emitted.compile(torch.device("cpu"))
+        return find_disagreement(self.function, batched, self.inputs, points, self._examples)
+
+    def _row_loop(self, problem: Unbatchable) -> BatchFunction:
+        self.unbatched = tuple(dict.fromkeys((*self.unbatched, *problem.operations)))
+        culprits = ", ".join(self.unbatched) or "the whole block"
+        message = f"block {self.name!r} runs row by row: {culprits} cannot be batched ({problem})"
+        warnings.warn(message, PenstockWarning, stacklevel=2)
+        self.source = f"# row by row: {problem}\n"
+
+        def loop(rows: int, *args: torch.Tensor | int) -> tuple[torch.Tensor, ...]:
+            return rows_one_by_one(self.function, self.inputs, rows, args)
+
+        return loop
+
+
+def optimise(code: StraightLine) -> StraightLine:
+    """The code as one would write it by hand."""
+    return rewrite(
+        code, simplify_shapes, share_weights, turn_products, fuse_bias, simplify_shapes, use_linear
+    )
+
+
+def build_batched(
+    function: TensorFunction,
+    inputs: Sequence[BlockInput],
+    *,
+    name: str,
+    check: bool = True,
+    examples: Mapping[int, torch.Tensor] | None = None,
+) -> BatchedBlock:
+    """The batched form of a straight-line function of one instance.
+
+    `function` takes tensors and sizes in the order of `inputs` and returns a tuple of tensors. With
+    `check`, the batched form is compared with row-by-row execution; `examples` gives real tensors
+    for uniform inputs by position, where made-up ones would say nothing.
+    """
+    return BatchedBlock(function, inputs, name=name, check=check, examples=examples)

@@ -1,0 +1,39 @@
+"""The three ways to run the Tree-LSTM by hand compute the same states and gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.baselines import tree_lstm
+from benchmarks.baselines.levels import levels_of, needed_levels_of
+from penstock.data import Tree, combs, perfect_trees, random_binary_trees
+
+FORESTS = {
+    "random": random_binary_trees(7, leaves=(1, 12), mean=6, spread=4, vocabulary=20, seed=0),
+    "combs": combs(4, leaves=(1, 9), vocabulary=20, seed=1),
+    "perfect": perfect_trees(3, depth=3, vocabulary=20),
+    "leaves only": perfect_trees(3, depth=0, vocabulary=20),
+    "one tree": random_binary_trees(1, vocabulary=20, seed=2),
+    "roots anywhere": [Tree.from_parents([4, 2, 4, 2, -1], [3, 1, 4, 1, 5])],
+}
+
+
+@pytest.mark.parametrize("trees", FORESTS.values(), ids=FORESTS.keys())
+def test_all_baselines_agree(trees: list[Tree]) -> None:
+    torch.manual_seed(0)
+    model = tree_lstm.TreeLSTM(vocabulary=20, embedding=5, hidden=4).double()
+    weights = torch.randn(4, dtype=torch.float64)
+    nodes = [tree.to_nodes() for tree in trees]
+    ways = [
+        lambda: tree_lstm.per_sample(model, nodes),
+        lambda: tree_lstm.by_level(model, levels_of(trees)),
+        lambda: tree_lstm.by_level_needed(model, needed_levels_of(trees)),
+    ]
+    # Trees of one leaf never reach the cell, whose weights then have no gradient.
+    if all(len(tree) == 1 for tree in trees):
+        results = [(way(),) for way in ways]
+    else:
+        results = [tree_lstm.loss_and_gradients(model, way, weights) for way in ways]
+    torch.testing.assert_close(results[1], results[0])
+    torch.testing.assert_close(results[2], results[0])
