@@ -1,1 +1,33 @@
-"""TODO-doc."""
+"""Penstock: programs whose control flow depends on the data, written for one example and run for many at once."""
+
+from penstock import data, errors
+from penstock.api.control_flow import cond, switch, while_loop
+from penstock.api.eager import set_eager
+from penstock.api.function import Function, function
+from penstock.api.function import map_instances as map
+from penstock.api.markers import shared, static
+from penstock.api.sequences import foldl, foldr, map_fn, scan
+from penstock.capture.tensor_array import TensorArray
+from penstock.errors import PenstockWarning
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "Function",
+    "PenstockWarning",
+    "TensorArray",
+    "cond",
+    "data",
+    "errors",
+    "foldl",
+    "foldr",
+    "function",
+    "map",
+    "map_fn",
+    "scan",
+    "set_eager",
+    "shared",
+    "static",
+    "switch",
+    "while_loop",
+]

@@ -16,15 +16,10 @@ by_entry = pytest.mark.parametrize(
 )
 
 
-def skip_without_engine(way):
-    if way not in WITHOUT_GRAPH and hasattr(ps, "engine_is_missing"):
-        pytest.skip("the package does not run graphs yet")
-
 
 @by_entry
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "plain"])
 def test_values_agree_with_plain_python(name, dtype, way):
-    skip_without_engine(way)
     case = PROGRAMS[name].case(dtype)
     with torch.no_grad():
         expected, actual = run_plain(case), WAYS[way](case)

@@ -1,1 +1,1 @@
-"""TODO-doc."""
+"""What users call: functions, maps, combinators."""

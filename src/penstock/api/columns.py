@@ -16,7 +16,7 @@ from penstock.api.markers import Shared
 from penstock.capture.location import user_line
 from penstock.capture.refusals import describe
 from penstock.capture.static import Static, is_static
-from penstock.capture.structure import Structure, flatten, leaf_paths
+from penstock.capture.structure import Structure, flatten, leaf_paths, unflatten
 from penstock.errors import ArgumentError, ColumnError, report
 
 
@@ -73,48 +73,53 @@ class Spread:
         self.name = name
 
 
-def one_instance(args: Any, kwargs: Any) -> Batch:
+def one_instance(args: Any, kwargs: Any, names: Sequence[str]) -> Batch:
     """The arguments of a plain call, already bound."""
-    leaves, structure = flatten((args, kwargs))
-    paths = _argument_paths(args, kwargs)
-    made = [_single_leaf(leaf, path) for leaf, path in zip(leaves, paths, strict=True)]
-    return Batch(structure, made, 1)
+    return _batch(args, kwargs, names, 1, lambda leaf, path: ([_single_leaf(leaf, path)], leaf))
 
 
-def many_instances(args: Any, kwargs: Any, count: int) -> Batch:
+def many_instances(args: Any, kwargs: Any, names: Sequence[str], count: int) -> Batch:
     """The arguments of a map, already bound: `Spread`s are columns, everything else is shared."""
+    return _batch(
+        args, kwargs, names, count, lambda leaf, path: ([_shared_leaf(leaf, path, count)], leaf)
+    )
+
+
+def _batch(
+    args: Any,
+    kwargs: Any,
+    names: Sequence[str],
+    count: int,
+    take: Callable[[Any, str], tuple[list[Any], Any]],
+) -> Batch:
     leaves: list[Any] = []
+    examples: list[Any] = []
     entries, outer = flatten((args, kwargs))
-    paths = _argument_paths(args, kwargs)
-    rebuilt = []
-    for entry, path in zip(entries, paths, strict=True):
+    for entry, path in zip(entries, _argument_paths(args, kwargs, names), strict=True):
         if isinstance(entry, Spread):
             columns, example = _spread_columns(entry, path)
-            leaves.extend(columns)
-            rebuilt.append(example)
+        elif isinstance(entry, Shared):
+            inner, _ = flatten(entry.value)
+            paths = leaf_paths(entry.value, path)
+            columns = [_shared_leaf(*pair, count) for pair in zip(inner, paths, strict=True)]
+            example = entry.value
         else:
-            leaves.append(_shared_leaf(entry, path, count))
-            rebuilt.append(entry.value if isinstance(entry, Shared) else entry)
-    _, structure = flatten(_unflatten(outer, rebuilt))
+            columns, example = take(entry, path)
+        leaves.extend(columns)
+        examples.append(example)
+    _, structure = flatten(unflatten(outer, examples))
     return Batch(structure, leaves, count)
 
 
-def _unflatten(structure: Structure, leaves: list[Any]) -> Any:
-    from penstock.capture.structure import unflatten
-
-    return unflatten(structure, leaves)
-
-
-def _argument_paths(args: Any, kwargs: Any) -> list[str]:
+def _argument_paths(args: Any, kwargs: Any, names: Sequence[str]) -> list[str]:
     """How a user would name each leaf of the bound arguments."""
-    names = [f"argument {number}" for number in range(len(args))]
-    paths = [path for name, value in zip(names, args, strict=True) for path in leaf_paths(value, name)]
-    return paths + [path for name, value in kwargs.items() for path in leaf_paths(value, name)]
+    rest = [f"{names[-1] if names else 'args'}[{n}]" for n in range(len(args) - len(names) + 1)]
+    positional = [*names, *rest[1:]] if len(args) > len(names) else list(names)[: len(args)]
+    named = [*zip(positional, args, strict=True), *kwargs.items()]
+    return [path for name, value in named for path in leaf_paths(value, name)]
 
 
 def _single_leaf(leaf: Any, path: str) -> Any:
-    if isinstance(leaf, Shared):
-        return _shared_leaf(leaf, path, 1)
     if is_static(leaf):
         return leaf
     tensor = as_tensor(leaf, path)
@@ -123,10 +128,9 @@ def _single_leaf(leaf: Any, path: str) -> Any:
 
 
 def _shared_leaf(entry: Any, path: str, count: int) -> Any:
-    value = entry.value if isinstance(entry, Shared) else entry
-    if is_static(value):
-        return value
-    tensor = as_tensor(value, path)
+    if is_static(entry):
+        return entry
+    tensor = as_tensor(entry, path)
     if tensor.dim() == 0 and not tensor.dtype.is_floating_point and not tensor.dtype.is_complex:
         # whole numbers may steer the program, so each instance has its own
         device = str(tensor.device)
@@ -223,7 +227,7 @@ def _input_column(values: list[Any], path: str, name: str) -> Any:
     dtype, device = tensors[0].dtype, tensors[0].device
     shapes = [tuple(tensor.shape) for tensor in tensors]
     for number, tensor in enumerate(tensors):
-        if tensor.dtype != dtype or tensor.device != device or len(shapes[number]) != len(shapes[0]):
+        if tensor.dtype != dtype or tensor.device != device:
             raise _type_clash(path, tensors[0], number, tensor)
     distinct = list(dict.fromkeys(shapes))
     return InputColumn(
@@ -271,7 +275,7 @@ def _type_clash(path: str, first: Any, number: int, value: Any) -> ColumnError:
                 ("instance 0", f"{path}   {describe(first)}"),
                 (f"instance {number}", f"{path}   {describe(value)}"),
             ],
-            todo="Convert all instances to one dtype, device and number of dimensions.",
+            todo="Convert all instances to one dtype and device.",
         )
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, overload
 
 import torch
@@ -17,16 +17,17 @@ from torch import nn
 
 from penstock.api.columns import Batch, Spread, as_tensor, many_instances, one_instance
 from penstock.api.guards import Guards
+from penstock.api.instances import common_count, split_instances
 from penstock.api.markers import Shared
-from penstock.api.outputs import as_list, as_padded, as_stack, check_form
+from penstock.api.outputs import check_form, in_form, in_form_of_values
 from penstock.api.traces import Entry, Traces
 from penstock.capture.active import active_tracer, state
-from penstock.capture.calls import Callee
 from penstock.capture.leaves import as_values
 from penstock.capture.location import user_line
+from penstock.capture.signatures import Callee
 from penstock.capture.static import Static, is_static
 from penstock.capture.structure import map_leaves
-from penstock.errors import ArgumentError, ColumnError, TracedValueError, report
+from penstock.errors import ArgumentError, TracedValueError, report
 from penstock.ir.program import Program
 
 #: Where an object keeps the programs of its decorated methods.
@@ -44,6 +45,7 @@ class Function:
         self._name = options["name"] or fn.__name__
         bound = fn if instance is None else types.MethodType(fn, instance)
         self._callee = Callee(bound, self._name, (id(fn), id(instance)), inspect.signature(bound))
+        self._names = list(self._callee.signature.parameters)
         self._traces = Traces() if instance is None else _traces_of(instance, self._name)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Function:
@@ -58,9 +60,9 @@ class Function:
             return tracer.call(self._callee, args, kwargs)
         if state.eager:
             return self._call_eagerly(args, kwargs)
-        batch = one_instance(*self._callee.bind(args, kwargs))
+        batch = one_instance(*self._callee.bind(args, kwargs), self._names)
         entry = self._traces.find(self._callee, batch, self._guards())
-        return as_list(entry.traced, _run(entry, batch), 1)[0]
+        return entry.traced.rebuild(_run(entry, batch)[0][1])
 
     def map(self, *columns: Any, out: str = "list", **shared: Any) -> Any:
         """Run the program for many instances at once.
@@ -81,11 +83,15 @@ class Function:
         check_form(out)
         if state.eager:
             return self._map_eagerly(columns, out, shared)
-        count = _common_count(columns)
+        count = common_count(columns)
         if count == 0:
             return []
         batch = self._bind_columns(columns, shared, count)
-        return self._run_batch(batch, out)
+        results = self._run_batch(batch)
+        if out == "list":
+            return [entry.traced.rebuild(tensors) for entry, tensors in results]
+        columns = list(zip(*(tensors for _, tensors in results), strict=True))
+        return in_form(out, results[0][0].traced.rebuild, columns)
 
     def program(self, *args: Any, **kwargs: Any) -> Program:
         """The program that a call with these arguments runs; `print` shows it."""
@@ -97,7 +103,7 @@ class Function:
 
     def schedule(self, *columns: Any, **shared: Any) -> Any:
         """What a map over these columns launches, in order."""
-        batch = self._bind_columns(columns, shared, _common_count(columns))
+        batch = self._bind_columns(columns, shared, common_count(columns))
         entry = self._traces.find(self._callee, batch, self._guards())
         values = [column.values for column in batch.inputs]
         return _executable(entry).schedule(values, _captures(entry, batch), batch.count)
@@ -119,11 +125,11 @@ class Function:
         return Guards(self._callee.function).values()
 
     def _entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
-        batch = one_instance(*self._callee.bind(args, kwargs))
+        batch = one_instance(*self._callee.bind(args, kwargs), self._names)
         return self._traces.find(self._callee, batch, self._guards())
 
     def _bind_columns(self, columns: Sequence[Any], shared: dict[str, Any], count: int) -> Batch:
-        names = list(self._callee.signature.parameters)
+        names = self._names
         spread = [
             column
             if isinstance(column, Shared | Static)
@@ -131,42 +137,37 @@ class Function:
             for number, column in enumerate(columns)
         ]
         args, kwargs = self._callee.bind(tuple(spread), shared)
-        return many_instances(args, kwargs, count)
+        return many_instances(args, kwargs, self._names, count)
 
-    def _run_batch(self, batch: Batch, out: str) -> Any:
+    def _run_batch(self, batch: Batch) -> list[tuple[Entry, list[torch.Tensor]]]:
+        """For each instance its program and its output tensors."""
         guards = self._guards()
-        if not self._traces.is_pinned(batch, guards):
-            try:
-                entry = self._traces.find(self._callee, batch, guards)
-            except (TracedValueError, RuntimeError):
-                if not _has_many_shapes(batch):
-                    raise
-                self._traces.pin(batch, guards)
-            else:
-                return _in_form(entry, _run(entry, batch), batch.count, out)
-        return self._run_by_shape(batch, out)
+        results: list[Any] = [None] * batch.count
+        for rows, part in split_instances(batch, _fixed_sizes):
+            for row, result in zip(rows, self._run_part(part, guards), strict=True):
+                results[row] = result
+        return results
 
-    def _run_by_shape(self, batch: Batch, out: str) -> Any:
-        """Run the instances of each shape together, where one program cannot serve all shapes."""
-        groups: dict[Any, list[int]] = {}
-        for number in range(batch.count):
-            key = tuple(
-                None if column.shape_of_row is None else column.shape_of_row[number]
-                for column in batch.inputs
-            )
-            groups.setdefault(key, []).append(number)
-        columns: list[list[Any]] = []
-        entry: Entry | None = None
-        for numbers in groups.values():
-            part = batch.rows(numbers)
-            entry = self._traces.find(self._callee, part, self._guards())
-            results = _run(entry, part)
-            columns = columns or [[None] * batch.count for _ in results]
-            for column, rows in zip(columns, results, strict=True):
-                for number, row in zip(numbers, rows, strict=True):
-                    column[number] = row
-        assert entry is not None
-        return _in_form(entry, columns, batch.count, out)
+    def _run_part(
+        self, part: Batch, guards: dict[str, Any]
+    ) -> list[tuple[Entry, list[torch.Tensor]]]:
+        """Run instances that differ in leading sizes only: together, else those of each size."""
+        pinned = self._traces.pinned(part, guards)
+        if not pinned:
+            try:
+                entry = self._traces.find(self._callee, part, guards)
+            except (TracedValueError, RuntimeError):
+                pinned = self._traces.pin(part, guards)
+                if not pinned:
+                    raise
+            else:
+                return _run(entry, part)
+        results: list[Any] = [None] * part.count
+        for rows, group in split_instances(part, lambda number, shape: shape):
+            entry = self._traces.find(self._callee, group, guards)
+            for row, result in zip(rows, _run(entry, group), strict=True):
+                results[row] = result
+        return results
 
     def _call_eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plain_args, plain_kwargs = map_leaves(_eager_leaf, self._callee.bind(args, kwargs))
@@ -174,17 +175,13 @@ class Function:
         return as_values(returned, f"{self._name}: what the function returns", "result")
 
     def _map_eagerly(self, columns: Sequence[Any], out: str, shared: dict[str, Any]) -> Any:
-        count = _common_count(columns)
+        count = common_count(columns)
         rows = [
             [c if isinstance(c, Shared | Static) else c[number] for c in columns]
             for number in range(count)
         ]
         results = [self._call_eagerly(tuple(row), shared) for row in rows]
-        if out == "list" or not results:
-            return results
-        from penstock.api.outputs import eager_form
-
-        return eager_form(results, out)
+        return in_form_of_values(out, results)
 
 
 @overload
@@ -265,66 +262,18 @@ def _captures(entry: Entry, batch: Batch) -> list[torch.Tensor]:
     ]
 
 
-def _run(entry: Entry, batch: Batch) -> list[list[torch.Tensor]]:
+def _run(entry: Entry, batch: Batch) -> list[tuple[Entry, list[torch.Tensor]]]:
     values = [column.values for column in batch.inputs]
     columns = _executable(entry).run(values, _captures(entry, batch), batch.count)
-    return [column.rows() for column in columns]
+    rows = [column.rows() for column in columns]
+    return [(entry, [row[number] for row in rows]) for number in range(batch.count)]
 
 
-def _in_form(entry: Entry, columns: list[list[Any]], count: int, out: str) -> Any:
-    if out == "list":
-        return as_list(entry.traced, columns, count)
-    form = as_stack if out == "stack" else as_padded
-    return form(entry.traced, columns)
-
-
-def _has_many_shapes(batch: Batch) -> bool:
-    return any(len(column.shapes) > 1 for column in batch.inputs)
+def _fixed_sizes(number: int, shape: tuple[int, ...]) -> Hashable:
+    """What instances of one program must agree on: all but the leading size."""
+    return len(shape), shape[1:]
 
 
 def _eager_leaf(leaf: Any) -> Any:
     value = leaf.value if isinstance(leaf, Shared | Static) else leaf
     return value if isinstance(leaf, Static) or is_static(value) else as_tensor(value, "argument")
-
-
-def _common_count(columns: Sequence[Any]) -> int:
-    counts = {}
-    for number, column in enumerate(columns):
-        if isinstance(column, Shared | Static):
-            continue
-        if not isinstance(column, list | tuple | torch.Tensor) or _is_scalar(column):
-            raise _not_a_column(number, column)
-        counts[number] = len(column)
-    if not counts or len(set(counts.values())) > 1:
-        raise _uneven_columns(counts)
-    return next(iter(counts.values()))
-
-
-def _is_scalar(column: Any) -> bool:
-    return isinstance(column, torch.Tensor) and column.dim() == 0
-
-
-def _not_a_column(number: int, column: Any) -> ColumnError:
-    return ColumnError(
-        report(
-            f"map: column {number} does not hold one value per instance.",
-            where=user_line(),
-            facts=[
-                (f"column {number}", type(column).__name__),
-                ("expected", "a list, a tuple, or a tensor with the instances in front"),
-            ],
-            todo="Pass a list with one value per instance, or ps.shared(x) for the same value in all.",
-        )
-    )
-
-
-def _uneven_columns(counts: dict[int, int]) -> ColumnError:
-    facts = [(f"column {number}", f"{count} instances") for number, count in counts.items()]
-    return ColumnError(
-        report(
-            "map: all columns must have the same number of instances.",
-            where=user_line(),
-            facts=facts or [("columns", "none")],
-            todo="Pass columns of one length; ps.shared(x) stands for the same value in every instance.",
-        )
-    )

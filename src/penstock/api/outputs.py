@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from penstock.capture.location import user_line
-from penstock.capture.structure import leaf_paths
+from penstock.capture.structure import flatten, leaf_paths, unflatten
 from penstock.capture.tensor_types import type_of
-from penstock.capture.trace import TracedProgram
 from penstock.errors import ArgumentError, ColumnError, report
+
+#: From the tensors of one instance to the value that the function returned for it.
+Rebuild = Callable[[list[Any]], Any]
 
 
 class Padded(NamedTuple):
@@ -35,51 +38,49 @@ def check_form(out: str) -> None:
         )
 
 
-def as_list(traced: TracedProgram, columns: list[list[torch.Tensor]], count: int) -> list[Any]:
-    """One output per instance."""
-    return [traced.rebuild([column[number] for column in columns]) for number in range(count)]
+def in_form(out: str, rebuild: Rebuild, columns: Sequence[Sequence[torch.Tensor]]) -> Any:
+    """The output structure once, with leaves stacked or padded; `rebuild` makes it from leaves."""
+    first = rebuild([column[0] for column in columns])
+    example, _ = flatten(first)
+    paths = zip(leaf_paths(first, "result"), example, strict=True)
+    named = [path for path, leaf in paths if isinstance(leaf, torch.Tensor)]
+    shape = _stacked if out == "stack" else _padded
+    return rebuild([shape(rows, path) for rows, path in zip(columns, named, strict=True)])
 
 
-def as_stack(traced: TracedProgram, columns: list[list[torch.Tensor]]) -> Any:
-    """The output structure once, every leaf stacked."""
-    paths = _paths(traced, columns)
-    leaves = [_stacked(column, path) for column, path in zip(columns, paths, strict=True)]
-    return traced.rebuild(leaves)
+def in_form_of_values(out: str, results: list[Any]) -> Any:
+    """The same for values that were returned one by one."""
+    if out == "list" or not results:
+        return results
+    first, structure = flatten(results[0])
+    places = [n for n, leaf in enumerate(first) if isinstance(leaf, torch.Tensor)]
+    rows = [flatten(result)[0] for result in results]
+    columns = [[row[place] for row in rows] for place in places]
+
+    def rebuild(tensors: list[Any]) -> Any:
+        leaves = list(first)
+        for place, tensor in zip(places, tensors, strict=True):
+            leaves[place] = tensor
+        return unflatten(structure, leaves)
+
+    return in_form(out, rebuild, columns)
 
 
-def as_padded(traced: TracedProgram, columns: list[list[torch.Tensor]]) -> Any:
-    """The output structure once, every leaf a `Padded`."""
-    paths = _paths(traced, columns)
-    leaves = [_padded(column, path) for column, path in zip(columns, paths, strict=True)]
-    return traced.rebuild(leaves)
-
-
-def _paths(traced: TracedProgram, columns: list[list[torch.Tensor]]) -> list[str]:
-    example = traced.rebuild([column[0] for column in columns])
-    paths = leaf_paths(example, "result")
-    kept = [not _is_static(leaf) for leaf in traced.results.leaves]
-    return [path for path, keep in zip(paths, kept, strict=True) if keep]
-
-
-def _is_static(leaf: Any) -> bool:
-    return hasattr(leaf, "value")
-
-
-def _stacked(rows: list[torch.Tensor], path: str) -> torch.Tensor:
+def _stacked(rows: Sequence[torch.Tensor], path: str) -> torch.Tensor:
     for number, row in enumerate(rows):
         if row.shape != rows[0].shape:
             raise _unequal("stack", path, rows[0], number, row, 'Use out="pad" or out="list".')
-    return torch.stack(rows)
+    return torch.stack(list(rows))
 
 
-def _padded(rows: list[torch.Tensor], path: str) -> Padded:
+def _padded(rows: Sequence[torch.Tensor], path: str) -> Padded:
     if rows[0].dim() == 0:
         return Padded(_stacked(rows, path), None)
     for number, row in enumerate(rows):
         if row.shape[1:] != rows[0].shape[1:]:
             todo = 'Only the first dimension is padded: use out="list".'
             raise _unequal("pad", path, rows[0], number, row, todo)
-    values = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    values = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
     return Padded(values, torch.tensor([len(row) for row in rows]))
 
 

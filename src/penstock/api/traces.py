@@ -12,14 +12,17 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from penstock.api.columns import Batch, InputColumn, SharedTensor
-from penstock.capture.calls import Callee
 from penstock.capture.location import user_line
+from penstock.capture.restarts import leading
+from penstock.capture.signatures import Callee
 from penstock.capture.static import static_key
 from penstock.capture.trace import InputLeaf, SharedLeaf, TracedProgram, TraceRequest, trace
 from penstock.capture.traced_tensor import Origins
 from penstock.capture.worlds import dtype_name
-from penstock.errors import PenstockWarning, report
+from penstock.errors import PenstockWarning, TracedValueError, report
 from penstock.ir.program import Program
 from penstock.ir.types import TensorType
 
@@ -84,34 +87,54 @@ class Traces:
         self.misses += 1
         return self._trace(callee, batch, facts)
 
-    def pin(self, batch: Batch, guards: dict[str, Hashable]) -> None:
+    def pin(self, batch: Batch, guards: dict[str, Hashable]) -> Origins:
         """Never again try to make the dimensions dynamic in which the instances differ."""
         memory = self._memory(_facts(batch, guards))
         memory.pinned |= _differing(batch)
         memory.dynamic -= memory.pinned
+        return _differing(batch)
 
-    def is_pinned(self, batch: Batch, guards: dict[str, Hashable]) -> bool:
-        """Whether instances differ in a dimension that cannot be dynamic."""
-        return bool(_differing(batch) & self._memory(_facts(batch, guards)).pinned)
+    def pinned(self, batch: Batch, guards: dict[str, Hashable]) -> Origins:
+        """Dimensions in which the instances differ, but which cannot be dynamic."""
+        return _differing(batch) & self._memory(_facts(batch, guards)).pinned
 
     def _trace(self, callee: Callee, batch: Batch, facts: dict[str, Hashable]) -> Entry:
         memory = self._memory(facts)
         shapes = [column.shapes[0] for column in batch.inputs]
-        earlier = [entry for entry in self._entries if entry.facts == facts]
-        dynamic = memory.dynamic | _differing(batch)
-        for entry in earlier:
-            dynamic |= _resized(entry.shapes, shapes)
-        dynamic -= memory.pinned
         groups = _refined(memory.groups, _sizes(batch))
-        request = TraceRequest(
-            callee, batch.structure, _leaves(batch), dynamic, memory.pinned, _numbered(groups)
-        )
-        traced = trace(request)
+        needed = leading(_differing(batch)) - memory.pinned
+        hoped = leading(memory.dynamic | self._resized(facts, shapes)) - memory.pinned - needed
+        leaves, numbers = _leaves(batch), _numbered(groups)
+
+        def attempt(dynamic: Origins) -> TracedProgram:
+            pinned = memory.pinned
+            return trace(
+                TraceRequest(callee, batch.structure, leaves, dynamic, pinned, numbers)
+            )
+
+        try:
+            traced = attempt(needed | hoped)
+        except (TracedValueError, RuntimeError):
+            if not hoped:
+                raise
+            memory.pinned |= hoped
+            traced = attempt(needed)
         memory.dynamic, memory.pinned, memory.groups = traced.dynamic, traced.pinned, groups
         entry = Entry(traced, facts, shapes, _equal_places(traced))
         self._warn(callee, entry)
         self._entries = [entry, *self._entries][:CAPACITY]
         return entry
+
+    def _resized(self, facts: dict[str, Hashable], shapes: list[tuple[int, ...]]) -> Origins:
+        """Dimensions that had another size in an earlier trace."""
+        return frozenset(
+            (number, dimension)
+            for entry in self._entries
+            if entry.facts == facts
+            for number, before in enumerate(entry.shapes)
+            for dimension in range(len(before))
+            if before[dimension] != shapes[number][dimension]
+        )
 
     def _memory(self, facts: dict[str, Hashable]) -> _Memory:
         return self._memories.setdefault(tuple(facts.items()), _Memory())
@@ -138,9 +161,7 @@ def _facts(batch: Batch, guards: dict[str, Hashable]) -> dict[str, Hashable]:
             described = (dtype_name(leaf.dtype), len(leaf.shapes[0]), leaf.device)
             facts[f"the type of {leaf.path}"] = described
         elif isinstance(leaf, SharedTensor):
-            tensor = leaf.tensor
-            described = (dtype_name(tensor.dtype), tuple(tensor.shape), str(tensor.device))
-            facts[f"the shared {leaf.path}"] = described
+            facts[f"the shared {leaf.path}"] = _tensor_facts(leaf.tensor)
         else:
             facts[f"static argument leaf {number}"] = static_key(leaf)
     return facts | guards
@@ -156,23 +177,22 @@ def _fits(entry: Entry, batch: Batch) -> bool:
     sizes = _sizes(batch)
     if any(len({sizes[place] for place in places}) > 1 for places in entry.equal):
         return False
-    return _captures_fit(entry, batch)
+    return _captures_fit(entry)
 
 
-def _captures_fit(entry: Entry, batch: Batch) -> bool:
+def _captures_fit(entry: Entry) -> bool:
     """Whether what the program reads by reference still has the types it was traced with."""
     for capture, type_ in zip(entry.traced.captures, entry.program.captures, strict=True):
         if capture.shared is not None:
             continue
-        tensor = capture.fetch()
         assert isinstance(type_, TensorType)
-        if (dtype_name(tensor.dtype), tuple(tensor.shape), str(tensor.device)) != (
-            type_.dtype,
-            type_.shape,
-            type_.device,
-        ):
+        if _tensor_facts(capture.fetch()) != (type_.dtype, type_.shape, type_.device):
             return False
     return True
+
+
+def _tensor_facts(tensor: torch.Tensor) -> Hashable:
+    return dtype_name(tensor.dtype), tuple(tensor.shape), str(tensor.device)
 
 
 def _leaves(batch: Batch) -> tuple[Any, ...]:
@@ -193,15 +213,6 @@ def _differing(batch: Batch) -> Origins:
         for number, column in enumerate(batch.inputs)
         for dimension in range(len(column.shapes[0]))
         if len({shape[dimension] for shape in column.shapes}) > 1
-    )
-
-
-def _resized(old: list[tuple[int, ...]], new: list[tuple[int, ...]]) -> Origins:
-    return frozenset(
-        (number, dimension)
-        for number, (before, after) in enumerate(zip(old, new, strict=True))
-        for dimension in range(len(before))
-        if before[dimension] != after[dimension]
     )
 
 

@@ -1,1 +1,1 @@
-"""TODO-doc."""
+"""Python becomes a program."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import cache
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -148,9 +149,12 @@ def _underscore_form(
 
 @cache
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
-    if not isinstance(function, type(_signature.__wrapped__)):
+    if not isinstance(function, FunctionType):
         return None
-    signature = inspect.signature(function)
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return None
     return signature if "inplace" in signature.parameters else None
 
 

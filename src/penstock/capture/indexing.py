@@ -14,8 +14,8 @@ import torch
 from penstock.capture.constants import constant_tensor
 from penstock.capture.recording import record
 from penstock.capture.source import user_source
-from penstock.capture.traced_array import is_control_type
 from penstock.capture.traced_tensor import Facts, TracedDimension, TracedTensor
+from penstock.capture.type_rules import is_control_type
 from penstock.ir.program import AsSequence, Element, Node
 from penstock.ir.types import TensorType
 

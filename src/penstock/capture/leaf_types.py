@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.capture.traced_array import TracedTensorArray
 from penstock.capture.traced_tensor import TracedTensor
+from penstock.capture.type_rules import join_types
 from penstock.capture.worlds import SizePair
 from penstock.ir.program import Value
 from penstock.ir.types import TensorType, Type
@@ -54,7 +55,7 @@ def join(
     """What is known where a value may come from either side; None where the types clash."""
     if isinstance(left, StaticLeaf) or isinstance(right, StaticLeaf):
         return left if left == right else None
-    type_ = tracer.join_types(left.type, right.type)
+    type_ = join_types(tracer.worlds, left.type, right.type)
     if type_ is None:
         return None
     length = left.length if left.length == right.length else None

@@ -29,6 +29,7 @@ from penstock.capture.structure import (
     unflatten,
 )
 from penstock.capture.traced_tensor import TracedTensor
+from penstock.capture.type_rules import join_types
 from penstock.errors import InternalError, LoopTypeError, report
 from penstock.ir.program import Body, Loop
 from penstock.ir.types import ArrayType, TensorType
@@ -220,7 +221,7 @@ class LoopTrace:
                 joined = expected.element or got.element
                 length = carried.length if carried.length == found.length else None  # type: ignore[union-attr]
                 return LeafType(ArrayType(joined), length=length)
-            element = self.tracer.join_types(expected.element, got.element or expected.element)
+            element = join_types(self.tracer.worlds, expected.element, got.element or expected.element)
             if isinstance(element, TensorType) and element.is_dynamic:
                 return replace(carried, type=ArrayType(self._settled(expected.element, element)))
         elif isinstance(expected, TensorType) and isinstance(got, TensorType):

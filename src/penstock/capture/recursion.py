@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.capture.calls import Record
+    from penstock.capture.signatures import Record
 
 
 class UnresolvedRecursion(BaseException):

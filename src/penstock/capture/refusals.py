@@ -9,8 +9,8 @@ import torch
 from penstock.capture.leaves import STATIC_TYPES
 from penstock.capture.location import user_line
 from penstock.capture.structure import map_leaves
+from penstock.capture.tensor_array import TensorArray
 from penstock.capture.tensor_types import type_of
-from penstock.capture.traced_array import TracedTensorArray
 from penstock.capture.traced_tensor import TracedTensor
 from penstock.errors import MutationError, TracedValueError, report
 
@@ -107,7 +107,7 @@ def describe(value: Any) -> str:
 def _described_leaf(leaf: Any) -> _Text:
     if isinstance(leaf, TracedTensor):
         return _Text(str(leaf.traced.value.type))
-    if isinstance(leaf, TracedTensorArray):
+    if isinstance(leaf, TensorArray):
         return _Text("TensorArray")
     if isinstance(leaf, torch.Tensor):
         with torch._C.DisableTorchFunction():

@@ -29,6 +29,11 @@ class Dimensions:
 
     def require_dynamic(self, origins: Origins) -> None:
         """Begin again unless these dimensions are dynamic already, or cannot be."""
-        missing = origins - self.dynamic - self.pinned
+        missing = leading(origins) - self.dynamic - self.pinned
         if missing:
             raise Restart(missing)
+
+
+def leading(places: Origins) -> Origins:
+    """Those that are leading dimensions: only they are stored flattened, and so may be dynamic."""
+    return frozenset(place for place in places if place[1] == 0)

@@ -21,8 +21,9 @@ from penstock.capture.recording import record
 from penstock.capture.refusals import describe
 from penstock.capture.structure import flatten, leaf_paths, unflatten
 from penstock.capture.tensor_rules import size_of
-from penstock.capture.traced_array import TracedTensorArray, is_control_type
+from penstock.capture.traced_array import TracedTensorArray
 from penstock.capture.traced_tensor import TracedTensor
+from penstock.capture.type_rules import is_control_type
 from penstock.capture.worlds import SizePair
 from penstock.errors import ArgumentError, LoopTypeError, StructureError, report
 from penstock.ir.program import ForEach

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.capture.replay import fill
-from penstock.capture.traced_array import is_control_type
 from penstock.capture.traced_tensor import Facts, Origins
+from penstock.capture.type_rules import is_control_type
 from penstock.capture.worlds import SizePair
 from penstock.ir.program import TorchCall
 from penstock.ir.types import TensorType

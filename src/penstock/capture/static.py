@@ -24,7 +24,7 @@ class Static:
 
 def is_static(leaf: Any) -> bool:
     """Whether a leaf is part of the signature and not of the data."""
-    return isinstance(leaf, Static | STATIC_TYPES)
+    return isinstance(leaf, (Static, *STATIC_TYPES))
 
 
 def unwrap_static(leaf: Any) -> Any:

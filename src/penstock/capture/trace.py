@@ -13,15 +13,16 @@ from typing import Any
 import torch
 
 from penstock.capture.active import tracing
-from penstock.capture.calls import Callee, Record, Results, signature_key, trace_function
+from penstock.capture.calls import trace_function
 from penstock.capture.captures import Capture
 from penstock.capture.function_mode import TracingMode
 from penstock.capture.leaf_types import LeafType, StaticLeaf
 from penstock.capture.restarts import Dimensions, Restart
+from penstock.capture.signatures import Callee, Record, Results, signature_key
 from penstock.capture.structure import Structure, unflatten
 from penstock.capture.traced_tensor import Facts, Origins, TracedTensor
 from penstock.capture.tracer import Tracer
-from penstock.capture.worlds import dtype_name
+from penstock.capture.worlds import dtype_name, quiet_fakes
 from penstock.errors import TracedValueError, report
 from penstock.ir.program import Program
 from penstock.ir.types import ArrayType, TensorType
@@ -106,7 +107,7 @@ def trace(request: TraceRequest) -> TracedProgram:
 
 def _attempt(request: TraceRequest, dimensions: Dimensions) -> TracedProgram:
     tracer = Tracer(dimensions)
-    with tracing(tracer), TracingMode(tracer), torch.enable_grad():
+    with quiet_fakes(), tracing(tracer), TracingMode(tracer), torch.enable_grad():
         parameters = _parameters(tracer, request)
         record = Record(request.callee.name, parameters)
         leaves = _stand_ins(tracer, request, parameters)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from penstock.capture.location import user_line
+from penstock.capture.recording import record_as
 from penstock.capture.tensor_array import TensorArray
+from penstock.capture.type_rules import join_types
 from penstock.capture.worlds import SizePair
 from penstock.errors import StructureError, report
 from penstock.ir.program import (
@@ -78,7 +80,10 @@ class TracedTensorArray:
         if isinstance(length, str):
             return self.stacked_as(length, element)
         sequence = self.stacked_as(tracer.worlds.fresh_symbol(), element)
-        return tracer.with_static_length(sequence, length)
+        shape = (length, *element.shape)
+        sizes = tuple(-1 if isinstance(size, str) else size for size in shape)
+        static = TensorType(element.dtype, shape, element.device)
+        return record_as(tracer, torch.Tensor.reshape, (sequence, sizes), static)
 
     def stacked_as(self, symbol: str, element: TensorType) -> torch.Tensor:
         """The stack with a length of that name."""
@@ -110,7 +115,7 @@ class TracedTensorArray:
 
     def _joined(self, element: Any) -> TensorType:
         known = self.type.element
-        joined = element if known is None else self._tracer.join_types(known, element)
+        joined = element if known is None else join_types(self._tracer.worlds, known, element)
         if joined is None:
             raise StructureError(
                 report(
@@ -122,11 +127,6 @@ class TracedTensorArray:
             )
         assert isinstance(joined, TensorType)
         return joined
-
-
-def is_control_type(type_: TensorType) -> bool:
-    """Whether values of that type can live on the host: whole numbers and truth values."""
-    return type_.is_scalar and type_.dtype in ("int64", "int32", "int16", "int8", "uint8", "bool")
 
 
 def new_array(tracer: Tracer, size: Any, dynamic_size: bool, like: Any) -> TracedTensorArray:

@@ -7,7 +7,7 @@ arrives here or in `function_mode`; the result is always the same kind of object
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,21 +16,22 @@ import torch
 from penstock.capture import branches, calls, loops, sequences
 from penstock.capture.captures import Capture, Owners
 from penstock.capture.constants import constant_tensor
-from penstock.capture.leaves import STATIC_TYPES, as_values
+from penstock.capture.leaves import STATIC_TYPES
 from penstock.capture.location import user_line
-from penstock.capture.recording import record, record_as
+from penstock.capture.recording import record
 from penstock.capture.refusals import describe, out_of_reach
 from penstock.capture.restarts import Dimensions
 from penstock.capture.scopes import FunctionTrace, Scope
+from penstock.capture.signatures import Callee, Signatures
 from penstock.capture.source import user_source
 from penstock.capture.traced_array import (
     TracedTensorArray,
-    is_control_type,
     new_array,
     unstacked,
 )
 from penstock.capture.traced_tensor import Facts, TracedDimension, TracedTensor
-from penstock.capture.worlds import Fakes, SizePair, Worlds, dtype_name
+from penstock.capture.type_rules import is_control_type
+from penstock.capture.worlds import Fakes, SizePair, Worlds
 from penstock.errors import ArgumentError, report
 from penstock.ir.program import (
     Branch,
@@ -62,7 +63,7 @@ class Tracer:
         self._capture_numbers: dict[int, int] = {}
         #: Finished functions, by name.
         self.functions: dict[str, Function] = {}
-        self.signatures = calls.Signatures()
+        self.signatures = Signatures()
         self._next_value = 0
         self._scopes: list[Scope] = []
         #: Every traced tensor that may still be in use, to find views.
@@ -186,10 +187,12 @@ class Tracer:
         """`value` as a traced whole number."""
         traced = self.tensor(value)
         type_ = traced.traced.value.type
-        if isinstance(type_, TensorType) and type_.is_scalar and is_control_type(type_):
+        assert isinstance(type_, TensorType)
+        if is_control_type(type_):
             return traced
-        if _has_one_element(type_) and is_control_type(TensorType(type_.dtype)):
-            return self.record(torch.Tensor.reshape, (traced, ()))
+        if all(size == 1 for size in type_.shape) and is_control_type(TensorType(type_.dtype)):
+            scalar: TracedTensor = record(self, torch.Tensor.reshape, (traced, ()), {})
+            return scalar
         raise ArgumentError(
             report(
                 f"{what} must be one whole number.",
@@ -224,45 +227,6 @@ class Tracer:
     def bind_shared(self, tensor: torch.Tensor, position: int, name: str) -> None:
         """Make a tensor that is given anew at each call known as a capture."""
         self._captured(tensor, Capture(name, tensor, shared=position))
-
-    # Torch calls
-
-    def record(
-        self, function: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Record a call, whatever the mode would make of it."""
-        return record(self, function, args, kwargs or {})
-
-    def with_static_length(self, sequence: torch.Tensor, length: int) -> TracedTensor:
-        """A sequence whose length is known to be `length`, as a tensor of static shape."""
-        type_ = self.tensor(sequence).traced.value.type
-        assert isinstance(type_, TensorType)
-        shape = (length, *type_.shape[1:])
-        static = TensorType(type_.dtype, shape, type_.device)
-        sizes = tuple(-1 if isinstance(size, str) else size for size in shape)
-        return record_as(self, torch.Tensor.reshape, (sequence, sizes), static)
-
-    def join_types(self, left: Type, right: Type) -> Type | None:
-        """The type that covers both; dynamic dimensions that differ get a fresh symbol."""
-        if isinstance(left, ArrayType) and isinstance(right, ArrayType):
-            if left.element is None or right.element is None:
-                return ArrayType(left.element or right.element)
-            element = self.join_types(left.element, right.element)
-            return ArrayType(element) if isinstance(element, TensorType) else None
-        if not isinstance(left, TensorType) or not isinstance(right, TensorType):
-            return None
-        if (left.dtype, left.device, len(left.shape)) != (
-            right.dtype,
-            right.device,
-            len(right.shape),
-        ):
-            return None
-        shape = []
-        for one, other in zip(left.shape, right.shape, strict=True):
-            if isinstance(one, int) and isinstance(other, int) and one != other:
-                return None
-            shape.append(one if one == other else self.worlds.fresh_symbol())
-        return TensorType(left.dtype, tuple(shape), left.device)
 
     # Sequences and arrays
 
@@ -321,19 +285,6 @@ class Tracer:
         """`ps.map_fn`."""
         return sequences.trace_map(self, fn, xs)
 
-    def call(self, callee: calls.Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of a `ps.function`."""
         return calls.trace_call(self, callee, args, kwargs)
-
-    def values(self, value: Any, what: str, name: str) -> Any:
-        """A nested value whose leaves are all traced or static."""
-        return as_values(value, what, name)
-
-
-def _has_one_element(type_: Any) -> bool:
-    return isinstance(type_, TensorType) and all(size == 1 for size in type_.shape)
-
-
-def default_dtype_name() -> str:
-    """The name of torch's default dtype."""
-    return dtype_name(torch.get_default_dtype())

@@ -7,7 +7,9 @@ both sizes alike cannot be seen this way; sizes are chosen so that this is rare.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 
 import torch
@@ -30,6 +32,18 @@ def dtype_called(name: str) -> torch.dtype:
     """`torch.float32` for `float32`."""
     dtype: torch.dtype = getattr(torch, name)
     return dtype
+
+
+@contextmanager
+def quiet_fakes() -> Iterator[None]:
+    """Keep torch from logging the failures of fake tensors, which surface as exceptions."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 class Worlds:

@@ -1,1 +1,1 @@
-"""TODO-doc."""
+"""Types, programs, graphs: frozen, printable, without torch."""

@@ -1,1 +1,1 @@
-"""TODO-doc."""
+"""Program to graph, in pure steps."""

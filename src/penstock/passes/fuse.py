@@ -68,12 +68,31 @@ def _fuse_draft(
     producer = {wire: step for step in steps for wire in step.outputs}
     for step in steps:
         step.stage = max((_stage_after(producer, wire, step) for wire in step.inputs), default=0)
+    _sink(steps, reads)
     groups = _group(steps, producer)
     members: dict[Step, list[Step]] = {}
     for step in steps:
         members.setdefault(groups.find(step), []).append(step)
     merged = [_merge(lowering, draft, group, reads, names) for group in members.values()]
     return _order(merged)
+
+
+def _sink(steps: list[Step], reads: Counter[Wire]) -> None:
+    """Move torch calls to the stage of their readers, where these are all of the same kind and arm.
+
+    What only a later block reads becomes part of it, instead of a launch of its own.
+    """
+    readers: dict[Wire, list[Step]] = {}
+    for step in steps:
+        for wire in step.inputs:
+            readers.setdefault(wire, []).append(step)
+    for step in reversed(steps):
+        if step.kind in (None, "host"):
+            continue
+        after = [reader for wire in step.outputs for reader in readers.get(wire, ())]
+        is_private = sum(reads[wire] for wire in step.outputs) == len(after)
+        if is_private and all((r.kind, r.arm) == (step.kind, step.arm) for r in after) and after:
+            step.stage = max(step.stage, min(reader.stage for reader in after))
 
 
 def _steps(draft: Draft) -> list[Step]:

@@ -32,7 +32,8 @@ from penstock.ir.graph import (
 )
 from penstock.ir import program as ir
 from penstock.ir.program import Body, Function, Program, Value
-from penstock.ir.types import Type
+from penstock.ir.types import ArrayType, Type
+from penstock.passes.array_types import resolve_array_types
 from penstock.passes.flow import Flow
 from penstock.passes.slicing import Slices, host_call
 
@@ -82,6 +83,7 @@ class Lowering:
 
     flow: Flow
     slices: Slices
+    arrays: dict[Value, ArrayType]
     drafts: list[Draft] = field(default_factory=list)
     functions: dict[str, Draft] = field(default_factory=dict)
     host: dict[Value, HostOperand] = field(default_factory=dict)
@@ -129,7 +131,8 @@ class Lowering:
 
     def define_slot(self, value: Value, draft: Draft, arm: int) -> Wire:
         """A slot wire for a value, read back at once if control needs it."""
-        self.slot[value] = wire = self.new_wire(value.type, Home.SLOT, draft.index, arm)
+        kind = self.arrays.get(value, value.type)
+        self.slot[value] = wire = self.new_wire(kind, Home.SLOT, draft.index, arm)
         if value in self.slices.read:
             self.host[value] = host = self.new_wire(value.type, Home.HOST, draft.index, arm)
             definition = self.flow.definitions[value]
@@ -553,7 +556,7 @@ class Lowering:
 
 def lower(flow: Flow, slices: Slices) -> tuple[Lowering, list[Draft]]:
     """The drafts of all contexts; `fuse.form_blocks` makes the graph of them."""
-    lowering = Lowering(flow, slices)
+    lowering = Lowering(flow, slices, resolve_array_types(flow))
     for function in flow.program.functions:
         lowering.declare(function)
     for function in flow.program.functions:

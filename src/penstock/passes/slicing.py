@@ -68,6 +68,7 @@ def slice_control(flow: Flow, default_dtype: str) -> Slices:
     _find_controllable(slices)
     _find_live(slices)
     _find_host(slices)
+    _keep_counters(slices)
     _find_data(slices)
     return slices
 
@@ -255,6 +256,47 @@ def _find_host(slices: Slices) -> None:
                     yield flow.root(item)
 
     _spread(starts, slices.host, following)
+
+
+def _keep_counters(slices: Slices) -> None:
+    """Whole numbers that come from control alone stay on the host, even where only data reads them."""
+    flow = slices.flow
+    found = {
+        value
+        for value in slices.controllable & slices.live
+        if flow.root(value) is value and value not in slices.uniform and _is_counter(value)
+    }
+    is_changed = True
+    while is_changed:
+        kept = {value for value in found if _comes_from_control(slices, value, found)}
+        is_changed = len(kept) < len(found)
+        found = kept
+    slices.host |= found
+
+
+def _is_counter(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.is_scalar and _dtype(value) in WHOLE
+
+
+def _comes_from_control(slices: Slices, value: Value, found: set[Value]) -> bool:
+    flow = slices.flow
+    if value in slices.host:
+        return True
+    if value in flow.sources:
+        inputs = tuple(flow.sources[value])
+    else:
+        node = flow.definitions[value].node
+        if node is None or not isinstance(node.operation, TorchCall):
+            return False
+        inputs = node.inputs
+    return all(_is_control(slices, flow.root(item), found) for item in inputs)
+
+
+def _is_control(slices: Slices, root: Value, found: set[Value]) -> bool:
+    if root in slices.host or root in found:
+        return root not in slices.read
+    definition = slices.flow.definitions[root]
+    return definition.node is not None and isinstance(definition.node.operation, Constant)
 
 
 def _is_live(slices: Slices, node: Node) -> bool:

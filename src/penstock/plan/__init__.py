@@ -1,1 +1,1 @@
-"""TODO-doc."""
+"""The token machine: rows in, schedule out. No torch."""

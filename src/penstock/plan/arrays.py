@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from penstock.plan.boxes import BoxTable
 from penstock.plan.schedule import Array, Integers
 from penstock.plan.slots import SequenceTable, SlotSpace, grown, ranges
 
@@ -21,7 +22,7 @@ UNWRITTEN = -1
 class ArrayTable:
     """All arrays whose elements live in one place."""
 
-    elements: SlotSpace | SequenceTable
+    elements: SlotSpace | SequenceTable | BoxTable
     pool: Integers = field(default_factory=lambda: np.empty(0, np.int64))
     pool_top: int = 0
     base: Integers = field(default_factory=lambda: np.empty(0, np.int64))

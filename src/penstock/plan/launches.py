@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.ir.graph import Block, Home, Wire
+from penstock.ir.types import TensorType
+from penstock.plan.boxes import BoxTable
 from penstock.plan.host_kernels import HostOperationError
 from penstock.plan.schedule import (
     Array,
@@ -59,28 +61,39 @@ def _sequence(machine: Machine, wire: Wire) -> SequenceTable | None:
     return place if isinstance(place, SequenceTable) else None
 
 
+def _boxes(machine: Machine, wire: Wire) -> BoxTable | None:
+    if wire.home is not Home.SLOT:
+        return None
+    place = machine.place(wire)
+    return place if isinstance(place, BoxTable) else None
+
+
 def _same_sizes(
     machine: Machine, node: LinkedNode, block: Block, rows: Integers, values: dict[int, Array]
 ) -> Iterator[tuple[Integers | None, dict[int, int]]]:
-    """Positions of rows with equal sizes, and the size of each dynamic operand; None for all rows."""
-    sizes: dict[int, Array] = {}
+    """Positions of rows with equal sizes, and for each dynamic operand its length, size or arena.
+
+    None stands for all rows.
+    """
+    keys: dict[int, Array] = {}
     for position, wire in enumerate(node.node.inputs):
-        table = _sequence(machine, wire)
-        if table is not None:
-            sizes[position] = table.length[values[position]]
-        elif position in block.sizes:
-            sizes[position] = values[position]
-    if not sizes:
+        if position in block.sizes:
+            keys[position] = values[position]
+        elif (table := _sequence(machine, wire)) is not None:
+            keys[position] = table.length[values[position]]
+        elif (boxes := _boxes(machine, wire)) is not None:
+            keys[position] = boxes.arena[values[position]]
+    if not keys:
         yield None, {}
         return
-    keys = np.stack(list(sizes.values()), axis=1)
-    if (keys == keys[0]).all():
-        yield None, {position: int(value[0]) for position, value in sizes.items()}
+    stacked = np.stack(list(keys.values()), axis=1)
+    if (stacked == stacked[0]).all():
+        yield None, {position: int(value[0]) for position, value in keys.items()}
         return
-    unique, which = np.unique(keys, axis=0, return_inverse=True)
+    unique, which = np.unique(stacked, axis=0, return_inverse=True)
     which = which.reshape(-1)
     for number, key in enumerate(unique):
-        yield np.flatnonzero(which == number), dict(zip(sizes, map(int, key)))
+        yield np.flatnonzero(which == number), dict(zip(keys, map(int, key)))
 
 
 def _launch_mixing(
@@ -89,30 +102,52 @@ def _launch_mixing(
     block: Block,
     rows: Integers,
     values: dict[int, Array],
-    lengths: dict[int, int],
+    keys: dict[int, int],
 ) -> None:
     operands: list[Operand] = []
+    sizes: list[int] = []
     for position, wire in enumerate(node.node.inputs):
-        if position in block.sizes:
-            operands.append(Sized(lengths[position]))
-        elif position in lengths:
-            table = _sequence(machine, wire)
-            assert table is not None
-            operands.append(_elements(table, values[position], lengths[position]))
-        else:
+        if position not in keys:
             operands.append(_operand(machine, wire, values.get(position)))
-    outputs: Sequence[int | None] = [None] * len(node.node.outputs)
-    if any(_sequence(machine, wire) is not None for wire in node.node.outputs):
-        outputs = machine.shapes.lengths(node.block, tuple(lengths.values()))
+            continue
+        operand, dynamic = _dynamic_operand(machine, block, wire, position, values, keys[position])
+        operands.append(operand)
+        sizes.extend(dynamic)
     targets: list[Target] = []
     delivered: list[Array] = []
-    for wire, length in zip(node.node.outputs, outputs, strict=True):
-        target, slots = _new_values(machine, wire, len(rows), length)
+    kinds = [wire.type for wire in node.node.outputs]
+    is_dynamic = any(isinstance(kind, TensorType) and kind.is_dynamic for kind in kinds)
+    shapes: Sequence[tuple[int, ...] | None] = [None] * len(kinds)
+    if is_dynamic:
+        shapes = machine.shapes.shapes(node.block, tuple(sizes))
+    for wire, shape in zip(node.node.outputs, shapes, strict=True):
+        target, slots = _new_values(machine, wire, len(rows), shape)
         targets.append(target)
         delivered.append(slots)
     machine.out.append(Launch(node.block, len(rows), tuple(operands), tuple(targets)))
     if node.output is not None:
         machine.deliver(node.output, rows, delivered)
+
+
+def _dynamic_operand(
+    machine: Machine,
+    block: Block,
+    wire: Wire,
+    position: int,
+    values: dict[int, Array],
+    key: int,
+) -> tuple[Operand, list[int]]:
+    """An operand with dynamic dimensions, and their sizes."""
+    if position in block.sizes:
+        return Sized(key), [key]
+    table = _sequence(machine, wire)
+    if table is not None:
+        return _elements(table, values[position], key), [key]
+    boxes = _boxes(machine, wire)
+    assert boxes is not None and isinstance(wire.type, TensorType)
+    shape = machine.spaces[key].kind.shape
+    sizes = [size for size, name in zip(shape, wire.type.shape) if isinstance(name, str)]
+    return pick(key, boxes.slot[values[position]]), sizes
 
 
 def _operand(machine: Machine, wire: Wire, values: Array | None) -> Operand:
@@ -133,19 +168,34 @@ def _elements(table: SequenceTable, numbers: Integers, length: int) -> Operand:
 
 
 def _new_values(
-    machine: Machine, wire: Wire, count: int, length: int | None
+    machine: Machine, wire: Wire, count: int, shape: tuple[int, ...] | None
 ) -> tuple[Target, Integers]:
     """Fresh slots for one result of a launch, and what rows store of it."""
     place = machine.place(wire)
+    if isinstance(place, BoxTable):
+        assert shape is not None
+        space = place.space(shape)
+        boxed = space.allocate(count)
+        numbers = place.create(space.number, slots_of(boxed))
+        machine.held.append(lambda: space.release(boxed))
+        machine.held.append(lambda: place.add(numbers, -1))
+        return boxed, numbers
     if isinstance(place, SequenceTable):
-        assert length is not None
+        assert shape is not None
+        length = shape[0]
         base, lengths = np.arange(count) * length, np.full(count, length)
         return _new_sequences(machine, place, base, lengths, length)
     assert isinstance(place, SlotSpace)
     target = place.allocate(count)
     machine.held.append(lambda: place.release(target))
-    slots = np.arange(target.start, target.start + count) if isinstance(target, Span) else target.slots
-    return target, slots
+    return target, slots_of(target)
+
+
+def slots_of(target: Target) -> Integers:
+    """The slots of a target, one by one."""
+    if isinstance(target, Span):
+        return np.arange(target.start, target.start + target.count)
+    return target.slots
 
 
 def _new_sequences(

@@ -16,6 +16,7 @@ import numpy as np
 from penstock.ir.graph import Home, Switch, Wire
 from penstock.ir.types import ArrayType, TensorType
 from penstock.plan.arrays import ArrayTable
+from penstock.plan.boxes import BoxTable
 from penstock.plan.faults import PlanningError, RowFault
 from penstock.plan.host_code import Tables
 from penstock.plan.host_kernels import HostOperationError, quiet
@@ -27,16 +28,16 @@ from penstock.plan.schedule import Array, Instruction, Integers, Kind, Read, con
 from penstock.plan.slots import SequenceTable, SlotSpace
 
 #: Where the values of a slot wire are counted.
-Place = SlotSpace | SequenceTable | ArrayTable
+Place = SlotSpace | SequenceTable | ArrayTable | BoxTable
 
 Steps = Generator[Instruction, list[Array] | None, None]
 
 
 class ShapeOracle(Protocol):
-    """Answers, for a block that mixes along dynamic dimensions, how long its results are."""
+    """Answers, for a block that mixes along dynamic dimensions, how large its results are."""
 
-    def lengths(self, block: int, sizes: tuple[int, ...]) -> tuple[int | None, ...]:
-        """The leading size of each result that is a sequence, for operands of these sizes."""
+    def shapes(self, block: int, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """The shape of each result for one instance, for operands whose dynamic dimensions have these sizes."""
 
 
 class Machine:
@@ -50,6 +51,7 @@ class Machine:
         self.spaces: list[SlotSpace] = []
         self.space_of: dict[Kind, SlotSpace] = {}
         self.array_tables: dict[int, ArrayTable] = {}
+        self.box_tables: dict[tuple[str, int, str], BoxTable] = {}
         self.places: dict[Wire, Place] = {}
         self.rows = [self._new_rows(context) for context in linked.contexts]
         self.slot_places = [
@@ -95,7 +97,16 @@ class Machine:
             return self.array_tables.setdefault(id(inner), ArrayTable(inner))
         if kind.is_sequence:
             return self.space(_kind(kind.element)).sequences
+        if kind.is_dynamic:
+            return self._boxes(kind)
         return self.space(_kind(kind))
+
+    def _boxes(self, kind: TensorType) -> BoxTable:
+        def space(shape: tuple[int, ...]) -> SlotSpace:
+            return self.space(Kind(kind.dtype, shape, kind.device))
+
+        key = (kind.dtype, len(kind.shape), kind.device)
+        return self.box_tables.setdefault(key, BoxTable(space, self.spaces))
 
     def _new_rows(self, context: LinkedContext) -> Rows:
         waits = np.array(context.waits, np.int64)
@@ -427,5 +438,4 @@ class Machine:
 
 
 def _kind(kind: TensorType) -> Kind:
-    assert not kind.is_dynamic, f"{kind} cannot be kept between blocks"
     return Kind(kind.dtype, kind.shape, kind.device)  # type: ignore[arg-type]

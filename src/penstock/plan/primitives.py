@@ -13,8 +13,9 @@ import numpy as np
 
 from penstock.ir.graph import Call, Compute, Enter, Fork, Home, Key, Primitive, Switch, Wire
 from penstock.plan.arrays import UNWRITTEN, ArrayTable
+from penstock.plan.boxes import BoxTable
 from penstock.plan.host_kernels import HostOperationError
-from penstock.plan.launches import fire_block
+from penstock.plan.launches import fire_block, slots_of
 from penstock.plan.random_keys import mix
 from penstock.plan.schedule import Array, Copy, Integers, Span, Store, pick
 from penstock.plan.slots import SequenceTable, SlotSpace, ranges
@@ -183,7 +184,7 @@ def sequence_lengths(machine: Machine, wire: Wire, values: Integers) -> Integers
     if wire.home is Home.HOST:
         return machine.tables.length[values]
     place = machine.place(wire)
-    assert not isinstance(place, SlotSpace)
+    assert isinstance(place, SequenceTable | ArrayTable)
     return place.length[values]
 
 
@@ -243,14 +244,6 @@ def fire_upload(machine: Machine, node: LinkedNode, rows: Integers, arrays: Arra
     machine.held.append(lambda: place.release(target))
 
 
-def slots_of(target: Any) -> Integers:
-    """The slots of a target, one by one."""
-    if isinstance(target, Span):
-        return np.arange(target.start, target.start + target.count)
-    slots: Integers = target.slots
-    return slots
-
-
 # ---- elements, sizes, arrays ---------------------------------------------------------------------
 
 
@@ -286,6 +279,11 @@ def _fire_element(
 
 
 def _fire_size(machine: Machine, node: LinkedNode, rows: Integers, values: list[Array]) -> None:
+    operation, place = node.node.operation, machine.place(node.node.inputs[0])
+    assert isinstance(operation, Primitive)
+    if isinstance(place, BoxTable):
+        _emit(machine, node, rows, [place.sizes(values[0], operation.dimension)])
+        return
     _emit(machine, node, rows, [sequence_lengths(machine, node.node.inputs[0], values[0])])
 
 

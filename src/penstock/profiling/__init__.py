@@ -1,1 +1,1 @@
-"""TODO-doc."""
+"""Formats what was recorded."""

@@ -1,1 +1,1 @@
-"""TODO-doc."""
+"""Arenas, blocks, launches."""

@@ -37,7 +37,7 @@ class Arena:
         """Slots as an index tensor on the arena's device."""
         return torch.from_numpy(slots).to(self.device, non_blocking=True)
 
-    def gather(self, source: Span | Picks) -> torch.Tensor:
+    def gather(self, source: Span | Picks, rows: int = -1) -> torch.Tensor:
         """The values of slots, [count, *shape]; with a length [rows, length, *shape]."""
         if isinstance(source, Span):
             values = self._span(source)
@@ -45,7 +45,6 @@ class Arena:
             values = self._picks(source.slots)
         if source.length is None:
             return values
-        rows = values.shape[0] // source.length if source.length else 0
         return values.view(rows, source.length, *self.kind.shape)
 
     def _span(self, source: Span) -> torch.Tensor:

@@ -16,7 +16,6 @@ from penstock.capture.replay import call
 from penstock.ir.graph import Block, Home, Node, Wire
 from penstock.ir.program import AsSequence, TorchCall, Value
 from penstock.ir.types import TensorType
-from penstock.plan.schedule import Launch, Sized
 from penstock.run.batched import BatchedBlock, BlockInput, build_batched
 
 #: Concrete forms kept per block that has no symbolic one.
@@ -31,7 +30,7 @@ class RunnableBlock:
         self.node = node
         self.block: Block = node.operation
         self.name = self.block.name
-        self.lengths: dict[tuple[int, ...], tuple[int | None, ...]] = {}
+        self.shapes: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {}
         self.forms: dict[tuple[int, ...], BatchedBlock] = {}
 
     def function(self, *arguments: torch.Tensor | int) -> tuple[torch.Tensor, ...]:
@@ -65,14 +64,16 @@ class RunnableBlock:
             shape = (1, *shape[1:])
         return BlockInput("row", kind.dtype, shape, None, kind.device)
 
-    def dynamic_sizes(self, launch: Launch) -> tuple[int, ...]:
-        """The sizes of a launch's dynamic operands."""
-        sizes = []
-        for operand in launch.operands:
-            if isinstance(operand, Sized):
-                sizes.append(operand.size)
-            elif getattr(operand, "length", None) is not None:
-                sizes.append(operand.length)  # type: ignore[union-attr]
+    def dynamic_sizes(self, arguments: Sequence[torch.Tensor | int]) -> tuple[int, ...]:
+        """The sizes of the dynamic dimensions of a launch's arguments."""
+        sizes: list[int] = []
+        for position in self._dynamic():
+            argument = arguments[position]
+            if isinstance(argument, int):
+                sizes.append(argument)
+            else:
+                names = self.inputs[position].shape
+                sizes += [n for n, name in zip(argument.shape[1:], names) if isinstance(name, str)]
         return tuple(sizes)
 
     def form(self, sizes: tuple[int, ...]) -> BatchedBlock:
@@ -101,46 +102,50 @@ class RunnableBlock:
 
     def _inputs_at(self, sizes: tuple[int, ...]) -> list[BlockInput]:
         """The inputs with concrete sizes; sizes are passed but not looked at."""
-        concrete = list(self.inputs)
-        for position, size in zip(self._dynamic(), sizes, strict=True):
-            spec = self.inputs[position]
-            if spec.kind == "row":
-                shape = (size, *spec.shape[1:])
-                concrete[position] = BlockInput("row", spec.dtype, shape, None, spec.device)
+        remaining = iter(sizes)
+        concrete = []
+        for spec in self.inputs:
+            if spec.kind == "size":
+                next(remaining)
+            shape = tuple(next(remaining) if isinstance(n, str) else n for n in spec.shape)
+            concrete.append(BlockInput(spec.kind, spec.dtype, shape, spec.symbol, spec.device))
         return concrete
 
+    def _fixed(self, sizes: tuple[int, ...]) -> dict[int, int]:
+        """The Python ints among the parameters, by position."""
+        remaining = iter(sizes)
+        fixed = {}
+        for position, spec in enumerate(self.inputs):
+            if spec.kind == "size":
+                fixed[position] = next(remaining)
+            for _ in (name for name in spec.shape if isinstance(name, str)):
+                next(remaining)
+        return fixed
+
     def _at(self, sizes: tuple[int, ...]) -> Callable[..., tuple[torch.Tensor, ...]]:
-        fixed = dict(zip(self._dynamic(), sizes, strict=True))
+        fixed = self._fixed(sizes)
 
         def function(*arguments: torch.Tensor | int) -> tuple[torch.Tensor, ...]:
-            taken = [
-                fixed[position] if self.inputs[position].kind == "size" else argument
-                for position, argument in enumerate(arguments)
-            ]
-            return self.function(*taken)
+            return self.function(*(fixed.get(k, argument) for k, argument in enumerate(arguments)))
 
         return function
 
-    def output_lengths(self, sizes: tuple[int, ...]) -> tuple[int | None, ...]:
-        """The leading size of each result that is a sequence."""
-        if sizes not in self.lengths:
-            self.lengths[sizes] = self._infer_lengths(sizes)
-        return self.lengths[sizes]
+    def output_shapes(self, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """The shape of each result for one instance."""
+        if sizes not in self.shapes:
+            self.shapes[sizes] = self._infer_shapes(sizes)
+        return self.shapes[sizes]
 
-    def _infer_lengths(self, sizes: tuple[int, ...]) -> tuple[int | None, ...]:
-        dynamic = dict(zip(self._dynamic(), sizes, strict=True))
+    def _infer_shapes(self, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        fixed = self._fixed(sizes)
         with FakeTensorMode(), torch.no_grad():
             arguments: list[torch.Tensor | int] = []
             for position, spec in enumerate(self._inputs_at(sizes)):
                 if spec.kind == "size":
-                    arguments.append(dynamic[position])
+                    arguments.append(fixed[position])
                 else:
                     shape: tuple[int, ...] = spec.shape  # type: ignore[assignment]
                     arguments.append(
                         torch.empty(shape, dtype=spec.torch_dtype, device=spec.device)
                     )
-            outputs = self.function(*arguments)
-        return tuple(
-            output.shape[0] if wire.type.is_sequence else None  # type: ignore[union-attr]
-            for wire, output in zip(self.node.outputs, outputs, strict=True)
-        )
+            return tuple(tuple(output.shape) for output in self.function(*arguments))

@@ -25,7 +25,6 @@ from penstock.plan.schedule import (
     Hosted,
     Instruction,
     Launch,
-    Operand,
     Read,
     Schedule,
     Shared,
@@ -54,9 +53,9 @@ class Executable:
         self.linked = link(self.graph, rank_nodes(self.graph), self.default_dtype)
         self.blocks = [RunnableBlock(node) for node in self.linked.blocks]
 
-    def lengths(self, block: int, sizes: tuple[int, ...]) -> tuple[int | None, ...]:
+    def shapes(self, block: int, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         """The planner's question about a block's output sizes."""
-        return self.blocks[block].output_lengths(sizes)
+        return self.blocks[block].output_shapes(sizes)
 
     def run(
         self, columns: Columns, captures: Sequence[torch.Tensor], count: int
@@ -163,8 +162,8 @@ class Run:
 
     def _launch(self, launch: Launch) -> None:
         block = self.executable.blocks[launch.block]
-        arguments = [self._argument(operand, block, k) for k, operand in enumerate(launch.operands)]
-        form = block.form(block.dynamic_sizes(launch))
+        arguments = [self._argument(launch, block, k) for k in range(len(launch.operands))]
+        form = block.form(block.dynamic_sizes(arguments))
         outputs = form(launch.rows, *arguments)
         for target, values in zip(launch.targets, outputs, strict=True):
             arena = self.arena(target.arena)
@@ -173,7 +172,8 @@ class Run:
                 target = target._replace(length=None)
             arena.write(target, values)
 
-    def _argument(self, operand: Operand, block: RunnableBlock, position: int) -> torch.Tensor | int:
+    def _argument(self, launch: Launch, block: RunnableBlock, position: int) -> torch.Tensor | int:
+        operand = launch.operands[position]
         if isinstance(operand, Shared):
             return self.uniform(operand.wire)
         if isinstance(operand, Sized):
@@ -181,7 +181,7 @@ class Run:
         spec = block.inputs[position]
         if isinstance(operand, Hosted):
             return torch.from_numpy(operand.values).to(spec.device)
-        values = self.arena(operand.arena).gather(operand)
+        values = self.arena(operand.arena).gather(operand, launch.rows)
         if block.block.is_flat and len(spec.shape) and block.node.inputs[position].type.is_sequence:  # type: ignore[union-attr]
             values = values.unsqueeze(1)
         return values

@@ -10,6 +10,7 @@ import torch
 
 from penstock.ir.graph import Input
 from penstock.ir.types import TensorType
+from penstock.plan.boxes import BoxTable
 from penstock.plan.schedule import Integers
 from penstock.plan.slots import SequenceTable, SlotSpace
 
@@ -89,6 +90,21 @@ def _load_slots(run: Run, entry: Input, column: Column, count: int) -> Integers:
         flat, lengths = _flattened(column)
         start = _adopt(run, place.space, flat)
         return place.create(start + np.cumsum(lengths) - lengths, lengths)
+    if isinstance(place, BoxTable):
+        return _load_boxes(run, place, list(column), count)
     assert isinstance(place, SlotSpace)
     start = _adopt(run, place, _stacked(column))
     return np.arange(start, start + count)
+
+
+def _load_boxes(run: Run, table: BoxTable, column: list[torch.Tensor], count: int) -> Integers:
+    """Tensors of many shapes: those of one shape go together."""
+    by_shape: dict[tuple[int, ...], list[int]] = {}
+    for number, tensor in enumerate(column):
+        by_shape.setdefault(tuple(tensor.shape), []).append(number)
+    boxes = np.empty(count, np.int64)
+    for shape, numbers in by_shape.items():
+        space = table.space(shape)
+        start = _adopt(run, space, torch.stack([column[number] for number in numbers]))
+        boxes[numbers] = table.create(space.number, np.arange(start, start + len(numbers)))
+    return boxes

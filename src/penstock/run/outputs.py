@@ -9,27 +9,32 @@ import torch
 
 from penstock.ir.graph import Context, Home, Wire
 from penstock.plan.machine import Machine
-from penstock.plan.schedule import Span, pick
+from penstock.plan.boxes import BoxTable
+from penstock.plan.schedule import Integers, Span, pick
 from penstock.plan.slots import SequenceTable, SlotSpace, ranges
 from penstock.run.arenas import Arena
 
 
 class OutputColumn:
-    """One output of all instances: rows of one tensor, or pieces of one tensor."""
+    """One output of all instances: rows of one tensor, pieces of one tensor, or tensors of many shapes."""
 
-    def __init__(self, values: torch.Tensor, lengths: list[int] | None = None) -> None:
+    def __init__(
+        self, values: torch.Tensor | list[torch.Tensor], lengths: list[int] | None = None
+    ) -> None:
         self._values = values
         self._lengths = lengths
 
     def rows(self) -> list[torch.Tensor]:
         """One tensor per instance."""
+        if isinstance(self._values, list):
+            return self._values
         if self._lengths is None:
             return list(self._values.unbind(0))
         return list(self._values.split(self._lengths))
 
     def stacked(self) -> torch.Tensor:
         """All instances in one tensor; they must have one shape."""
-        if self._lengths is None:
+        if self._lengths is None and isinstance(self._values, torch.Tensor):
             return self._values
         return torch.stack(self.rows())
 
@@ -64,5 +69,17 @@ def _collect(
         number = place.space.number
         source = pick(number, slots) if len(slots) else Span(number, 0, 0)
         return OutputColumn(arenas[number].gather(source).clone(), lengths.tolist())
+    if isinstance(place, BoxTable):
+        return OutputColumn(_unbox(place, arenas, values))
     assert isinstance(place, SlotSpace)
     return OutputColumn(arenas[place.number].gather(pick(place.number, values)).clone())
+
+
+def _unbox(table: BoxTable, arenas: Sequence[Arena], boxes: Integers) -> list[torch.Tensor]:
+    rows: dict[int, torch.Tensor] = {}
+    owners = table.arena[boxes]
+    for arena in np.unique(owners):
+        numbers = np.flatnonzero(owners == arena)
+        gathered = arenas[arena].gather(pick(int(arena), table.slot[boxes[numbers]])).clone()
+        rows.update(zip(numbers.tolist(), gathered.unbind(0)))
+    return [rows[number] for number in range(len(boxes))]

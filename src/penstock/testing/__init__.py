@@ -1,1 +1,1 @@
-"""TODO-doc."""
+"""testing"""

@@ -117,7 +117,7 @@ class StatementDrawer(ExpressionDrawer):
             forms += [self._cond, self._while, self._switch]
             forms += [self._array_loop] * self.has_contents
         if depth > 0 and sequences_in(scope):
-            forms += [self._map_each, self._scan, self._fold]
+            forms += [self._map_each, self._scan, self._fold] * 2
         if sequences_in(scope) and self.has_contents:
             forms.append(self._read_element)
         if self._callable(scope):

@@ -45,7 +45,7 @@ def programs(draw: st.DrawFn, max_size: int = 12) -> Program:
     functions: list[Function] = []
     for group in draw(st.lists(st.sampled_from(_GROUPS), max_size=2)):
         functions += _draw_group(drawer, group, len(functions))
-    inputs = drawer.variables([INT, FLOAT, *drawer.kinds((*_SEQUENCES, VECTOR, *SINGLE), 4)])
+    inputs = drawer.variables([INT, FLOAT, VECTORS, *drawer.kinds((*SINGLE, *_SEQUENCES), 3)])
     drawer.left = max(drawer.left, 3)
     statements = drawer.statements(inputs, depth=4, least=1)
     bound = targets_of(statements)
@@ -59,20 +59,20 @@ def programs(draw: st.DrawFn, max_size: int = 12) -> Program:
 
 def _draw_group(drawer: StatementDrawer, size: int, made: int) -> list[Function]:
     """A function that does not call itself, or a group of functions that all do."""
+    kinds = [INT] * bool(size) + [FLOAT, *drawer.kinds((*SINGLE, VECTORS), 2, least=0)]
     signatures = [
-        _draw_signature(drawer, f"f{made + number + 1}", is_recursive=size > 0)
+        Signature(
+            name=f"f{made + number + 1}",
+            parameters=drawer.variables(kinds),
+            results=tuple(drawer.kinds(SINGLE, 2)),
+            is_recursive=size > 0,
+        )
         for number in range(max(size, 1))
     ]
     with drawer.types_only():
         functions = [_draw_function(drawer, signature, signatures) for signature in signatures]
     drawer.finished += signatures
     return functions
-
-
-def _draw_signature(drawer: StatementDrawer, name: str, is_recursive: bool) -> Signature:
-    kinds = drawer.kinds((*SINGLE, VECTORS), 2, least=0)
-    parameters = drawer.variables([INT] * is_recursive + [FLOAT, *kinds])
-    return Signature(name, parameters, tuple(drawer.kinds(SINGLE, 2)), is_recursive)
 
 
 def _draw_function(
@@ -92,14 +92,11 @@ def _draw_function(
 
 
 def _draw_step(drawer: StatementDrawer, signature: Signature, group: list[Signature]) -> Block:
-    """What a recursive function does above its base case: one call at least, then anything."""
+    """What a recursive function does above its base case: call the next of its group, and more."""
     parameters = signature.parameters
-    known = {parameter.kind for parameter in parameters} | set(SINGLE)
+    follower = group[(group.index(signature) + 1) % len(group)]
     with drawer.recursion(group, parameters[0]):
-        able = [
-            other for other in reversed(group) if known.issuperset(p.kind for p in other.parameters)
-        ]
-        call = drawer.call(drawer.draw(st.sampled_from(able)), parameters)
+        call = drawer.call(follower, parameters)
         rest = drawer.block((*parameters, *call.targets), signature.results, depth=2)
     return Block((call, *rest.statements), rest.results)
 

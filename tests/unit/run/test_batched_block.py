@@ -66,6 +66,14 @@ def test_rows_with_a_leading_one_use_plain_products():
     assert names == ["reshape", "linear", "sigmoid", "linear", "reshape"]
 
 
+def test_rows_given_a_leading_one_inside_are_joined_without_it():
+    def function(weight, x, y):
+        return ((torch.cat([x[None], y[None]], 1) @ weight)[0],)
+
+    block = build_batched(function, [uniform(6, 4), row(3), row(3)], name="joined")
+    assert calls(block.source) == ["cat", "mm"]
+
+
 def test_an_embedding_of_one_index_is_one_embedding():
     block = build_batched(
         lambda w, i: (F.embedding(i, w),), [uniform(5, 3), row(1, dtype="int64")], name="e"
@@ -122,10 +130,16 @@ def test_an_operation_that_draws_from_a_generator_runs_row_by_row():
 
 
 def test_reading_a_value_runs_row_by_row():
-    with pytest.warns(PenstockWarning, match="row by row"):
+    with pytest.warns(PenstockWarning, match="row by row: item cannot be batched"):
         block = build_batched(lambda x: (x * 2 if x.sum() > 0 else -x,), [row(2)], name="branch")
     x = torch.tensor([[1.0, 1.0], [-1.0, -1.0]])
     assert torch.equal(block(2, x)[0], torch.tensor([[2.0, 2.0], [1.0, 1.0]]))
+
+
+def test_an_operation_whose_result_has_no_fixed_shape_is_named():
+    with pytest.warns(PenstockWarning, match="nonzero cannot be batched"):
+        block = build_batched(lambda x: (x.nonzero().sum(),), [row(3)], name="places")
+    assert block.unbatched == ("nonzero",)
 
 
 def test_a_form_that_disagrees_is_never_used():
@@ -237,3 +251,10 @@ def test_real_tensors_may_stand_in_for_uniform_inputs_in_the_check():
     inputs = [uniform(3, dtype="int64"), row(5)]
     block = build_batched(lambda i, x: (x[i],), inputs, name="pick", examples={0: table})
     assert torch.equal(block(1, table, torch.arange(5.0)[None])[0], torch.tensor([[4.0, 3.0, 2.0]]))
+
+
+def test_literals_are_cast_when_the_block_is_built():
+    block = build_batched(
+        lambda x: (x * torch.tensor([1, 2, 3]).to(torch.float64),), [row(3)], name="literal"
+    )
+    assert calls(block.source) == []

@@ -144,6 +144,21 @@ def test_forms_for_particular_sizes_are_bounded():
     assert len(block._forms) == MAXIMUM_FORMS
 
 
+def test_a_form_for_one_size_does_not_hide_the_general_text():
+    block = build_batched(lambda x: (x.sum(0),), [row("n", 3)], name="sum")
+    text = block.source
+    block(1, torch.zeros(1, 1, 3))
+    assert block.source == text
+
+
+def test_an_operation_without_a_rule_is_reported_once_for_all_sizes(recwarn):
+    block = build_batched(lambda x: (x.histc(4),), [row("n")], name="histogram")
+    for n in (0, 1, 2, 5):
+        block(2, torch.ones(2, n))
+    assert len(recwarn) == 1
+    assert block.unbatched == ("histc",)
+
+
 def test_a_position_table_shorter_than_large_sizes_is_no_obstacle():
     table = torch.randn(8, 4)
     inputs = [row("n", 4)]

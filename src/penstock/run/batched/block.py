@@ -18,17 +18,15 @@ from penstock.errors import PenstockWarning
 from penstock.run.batched.check import find_disagreement, rows_one_by_one
 from penstock.run.batched.decompose import Unbatchable
 from penstock.run.batched.emit import BatchFunction, Emitted, emit
-from penstock.run.batched.functorch_adapter import TensorFunction, operator_name, operators
+from penstock.run.batched.functorch_adapter import (
+    TensorFunction,
+    blamed_operations,
+    operator_name,
+    operators,
+)
 from penstock.run.batched.inputs import BlockInput, symbol_sources
 from penstock.run.batched.lift import SizeDependent, lift
-from penstock.run.batched.peephole import rewrite
-from penstock.run.batched.product_rules import (
-    fuse_bias,
-    share_weights,
-    turn_products,
-    use_linear,
-)
-from penstock.run.batched.shape_rules import simplify_shapes
+from penstock.run.batched.optimise import optimise
 from penstock.run.batched.sizes import Point
 from penstock.run.batched.steps import Step, StraightLine
 from penstock.run.batched.tracing import BlockTraces, check_points, trace_points
@@ -42,9 +40,7 @@ _SCALES = (1, 4)
 
 
 class BatchedBlock:
-    """A function of N rows. Outputs may alias inputs or share memory among rows; do not write into
-    them.
-    """
+    """A function of N rows. Outputs may alias inputs or share memory: do not write into them."""
 
     def __init__(
         self,
@@ -58,7 +54,7 @@ class BatchedBlock:
         self.function = function
         self.inputs = tuple(inputs)
         self.name = name
-        #: The text of the general form, or of the form made last.
+        #: The text of the general form; where there is none, of the form made last.
         self.source = ""
         #: Operations on whose account rows run one by one; empty where the block is batched.
         self.unbatched: tuple[str, ...] = ()
@@ -67,7 +63,9 @@ class BatchedBlock:
         self._symbols = symbol_sources(inputs)
         self._traces = BlockTraces(function, inputs)
         self._forms: OrderedDict[tuple[int, ...], BatchFunction] = OrderedDict()
+        self._general: BatchFunction | None = None
         self._general = self._build_general() if self._symbols else self._build_for({})
+        self._traces.forget()
 
     def __call__(self, rows: int, *args: torch.Tensor | int) -> tuple[torch.Tensor, ...]:
         """Run all rows: row arguments are [rows, ...], and so is every output."""
@@ -88,6 +86,7 @@ class BatchedBlock:
         if form is None:
             names = [symbol.name for symbol in self._symbols]
             form = self._build_for(dict(zip(names, sizes, strict=True)))
+            self._traces.forget()
             self._forms[sizes] = form
             if len(self._forms) > MAXIMUM_FORMS:
                 self._forms.popitem(last=False)
@@ -126,7 +125,7 @@ class BatchedBlock:
             emitted = self._emit(code, overloads=overloads, symbols=len(free[0]) > 1)
             disagreement = self._disagreement(emitted, checked) if self._check else None
             if disagreement is None:
-                self.source = emitted.source
+                self._show(emitted.source)
                 return emitted.compile()
             problem = disagreement
         graph = self._traces.instance_at(points[0])
@@ -141,7 +140,8 @@ class BatchedBlock:
         except Unbatchable:
             raise
         except Exception as error:  # the user's code, or torch inside it, may raise anything
-            raise Unbatchable(f"{type(error).__name__}: {error}") from error
+            reason = f"{type(error).__name__}: {error}"
+            raise Unbatchable(reason, blamed_operations(error)) from error
 
     def _emit(self, code: StraightLine, *, overloads: bool, symbols: bool) -> Emitted:
         if not overloads:
@@ -159,24 +159,23 @@ class BatchedBlock:
         batched = emitted.compile(torch.device("cpu"))
         return find_disagreement(self.function, batched, self.inputs, points, self._examples)
 
+    def _show(self, source: str) -> None:
+        if self._general is None:
+            self.source = source
+
     def _row_loop(self, problem: Unbatchable) -> BatchFunction:
-        self.unbatched = tuple(dict.fromkeys((*self.unbatched, *problem.operations)))
-        culprits = ", ".join(self.unbatched) or "the whole block"
-        message = f"block {self.name!r} runs row by row: {culprits} cannot be batched ({problem})"
-        warnings.warn(message, PenstockWarning, stacklevel=2)
-        self.source = f"# row by row: {problem}\n"
+        operations = problem.operations or ("the whole block",)
+        news = [operation for operation in operations if operation not in self.unbatched]
+        self.unbatched += tuple(news)
+        if news:
+            what = f"block {self.name!r} runs row by row: {', '.join(news)} cannot be batched"
+            warnings.warn(f"{what} ({problem})", PenstockWarning, stacklevel=2)
+        self._show(f"# row by row: {problem}\n")
 
         def loop(rows: int, *args: torch.Tensor | int) -> tuple[torch.Tensor, ...]:
             return rows_one_by_one(self.function, self.inputs, rows, args)
 
         return loop
-
-
-def optimise(code: StraightLine) -> StraightLine:
-    """The code as one would write it by hand."""
-    return rewrite(
-        code, simplify_shapes, share_weights, turn_products, fuse_bias, simplify_shapes, use_linear
-    )
 
 
 def build_batched(

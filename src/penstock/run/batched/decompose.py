@@ -154,7 +154,7 @@ def _log_cumulative_sum(source: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    return source.to(target.dtype).expand(target.shape)
+    return source.to(device=target.device, dtype=target.dtype).expand(target.shape)
 
 
 def _fill(target: torch.Tensor, value: torch.Tensor | float) -> torch.Tensor:

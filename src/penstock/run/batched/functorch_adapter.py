@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -84,6 +85,15 @@ def operator_name(operator: torch._ops.OpOverload) -> str:
     return operator._schema.name.split("::")[1]
 
 
+def blamed_operations(error: BaseException) -> list[str]:
+    """The operator that an error of fake tensors names: one whose result needs real contents."""
+    operator = getattr(error, "func", None)
+    if not isinstance(operator, torch._ops.OpOverload):
+        return []
+    name = operator_name(operator)
+    return ["item" if name == "_local_scalar_dense" else name]
+
+
 def has_batching_rule(operator: torch._ops.OpOverload) -> bool:
     """Whether vmap has a rule for the operator, so that it does not loop over rows."""
     keys = ("FuncTorchBatched", "FuncTorchBatchedDecomposition", "CompositeImplicitAutograd")
@@ -106,12 +116,16 @@ def changes_in_place(graph: torch.fx.GraphModule) -> bool:
 
 @contextmanager
 def _tracing_state(mode: FakeTensorMode) -> Iterator[None]:
-    """Fake tensors, attention and recurrent layers as plain products."""
+    """Fake tensors, attention and recurrent layers as plain products.
+
+    Graphs are read and never run, so their Python code is not made.
+    """
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(_use_lazy_graph_module(True))
         stack.enter_context(_without_recurrent_kernels())
         stack.enter_context(mode)
         yield

@@ -103,7 +103,7 @@ class _Lift:
         if any(value is not first and not _same_tensor(value, first) for value in values):
             raise SizeDependent("a constant depends on a size")
         fact = TensorFact(tuple(first.shape), first.dtype, first.device)
-        return Step(None, (), {}, fact, constant=first)
+        return Step(None, (), {}, fact, constant=first, is_literal=_is_literal(nodes[0]))
 
     def fact(self, values: Sequence[Any]) -> Fact:
         first = values[0]
@@ -161,6 +161,11 @@ class _Lift:
 
 def _same(left: Any, right: Any) -> bool:
     return bool(left == right) or (left != left and right != right)
+
+
+def _is_literal(node: torch.fx.Node) -> bool:
+    """Whether a constant comes from `torch.tensor(...)` and not from outside."""
+    return all(user.target is torch.ops.aten.lift_fresh_copy.default for user in node.users)
 
 
 def _wraps_number(node: torch.fx.Node) -> bool:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+
 from penstock.run.batched.steps import Fact, Step, StraightLine, map_leaves
 
 Rule = Callable[["Rewriter", Step], Step | None]
@@ -57,6 +59,12 @@ class Rewriter:
                 self.steps.append(step)
             self._known[key] = better or step
         return self._known[key]
+
+    def literal(self, tensor: torch.Tensor, fact: Fact) -> Step:
+        """A constant made in this pass."""
+        step = Step(None, (), {}, fact, constant=tensor, is_literal=True)
+        self.steps.append(step)
+        return step
 
     def used_once(self, step: Step) -> bool:
         """Whether one reader at most depends on this step; steps made in this pass have one."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 
 from penstock.run.batched.peephole import Rewriter
-from penstock.run.batched.shape_rules import reshape, simplify_shapes
+from penstock.run.batched.shape_rules import reshape
+from penstock.run.batched.simplify import simplify_shapes
 from penstock.run.batched.sizes import Size, multiply
 from penstock.run.batched.steps import Step, TensorFact
 

@@ -82,6 +82,8 @@ def _function(operator: torch._ops.OpOverload, bind: Callable[[str, object], str
         ):
             if isinstance(getattr(module, name, None), types.BuiltinFunctionType):
                 return f"{prefix}.{name}"
+        if isinstance(getattr(torch.Tensor, name, None), types.MethodDescriptorType):
+            return f"torch.Tensor.{name}"
     return _overload(operator, bind)
 
 

@@ -40,6 +40,8 @@ class Step:
     fact: Fact
     #: For constants, the tensor itself, shared by reference; for inputs, None.
     constant: torch.Tensor | None = None
+    #: Whether the constant was written out in the code, so that nobody else can change it.
+    is_literal: bool = False
 
     def __repr__(self) -> str:
         return f"<{self.target or 'given'} -> {self.fact}>"

@@ -60,6 +60,10 @@ class BlockTraces:
         tensors += fake_tensors(self._mode, [((point[ROWS],), torch.bool, "cpu")])
         return trace_function(many, tensors, self._mode)
 
+    def forget(self) -> None:
+        """Drop the traces; a form that has been built needs them no more."""
+        self._instances.clear()
+
     def _fakes(self, point: Point, *, batched: bool) -> list[torch.Tensor]:
         shapes = [
             (spec.sizes_at(point, batched=batched), spec.torch_dtype, spec.device)

@@ -1,0 +1,80 @@
+"""The instances of a map: how many there are, and which of them one program can serve together.
+
+Instances are split by the number of dimensions of their tensors and by all sizes that cannot be dynamic; results are put
+back in the order of the instances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+
+from penstock.api.columns import Batch
+from penstock.api.markers import Shared
+from penstock.capture.location import user_line
+from penstock.capture.static import Static
+from penstock.errors import ColumnError, report
+
+Shape = tuple[int, ...]
+
+
+def split_instances(
+    batch: Batch, key: Callable[[int, Shape], Hashable]
+) -> list[tuple[list[int], Batch]]:
+    """The instances by what `key(input, shape)` says of each of their tensors, in order."""
+    ragged = [(n, c.shape_of_row) for n, c in enumerate(batch.inputs) if c.shape_of_row is not None]
+    if not ragged:
+        return [(list(range(batch.count)), batch)]
+    parts: dict[Hashable, list[int]] = {}
+    for row in range(batch.count):
+        place = tuple(key(number, shapes[row]) for number, shapes in ragged)
+        parts.setdefault(place, []).append(row)
+    if len(parts) == 1:
+        return [(list(range(batch.count)), batch)]
+    return [(rows, batch.rows(rows)) for rows in parts.values()]
+
+
+def common_count(columns: Sequence[Any]) -> int:
+    """The number of instances, which all columns must agree on."""
+    counts = {}
+    for number, column in enumerate(columns):
+        if isinstance(column, Shared | Static):
+            continue
+        if not isinstance(column, list | tuple | torch.Tensor) or _is_scalar(column):
+            raise _not_a_column(number, column)
+        counts[number] = len(column)
+    if not counts or len(set(counts.values())) > 1:
+        raise _uneven_columns(counts)
+    return next(iter(counts.values()))
+
+
+def _is_scalar(column: Any) -> bool:
+    return isinstance(column, torch.Tensor) and column.dim() == 0
+
+
+def _not_a_column(number: int, column: Any) -> ColumnError:
+    return ColumnError(
+        report(
+            f"map: column {number} does not hold one value per instance.",
+            where=user_line(),
+            facts=[
+                (f"column {number}", type(column).__name__),
+                ("expected", "a list, a tuple, or a tensor with the instances in front"),
+            ],
+            todo="Pass a list with one value per instance, or ps.shared(x) for one value for all.",
+        )
+    )
+
+
+def _uneven_columns(counts: dict[int, int]) -> ColumnError:
+    facts = [(f"column {number}", f"{count} instances") for number, count in counts.items()]
+    return ColumnError(
+        report(
+            "map: all columns must have the same number of instances.",
+            where=user_line(),
+            facts=facts or [("columns", "none")],
+            todo="Pass columns of one length; ps.shared(x) stands for one value for all instances.",
+        )
+    )
