@@ -54,6 +54,14 @@ class RecursionLimitError(PenstockError, RecursionError):
     """A program went deeper, or held more live rows, than its limits allow."""
 
 
+class SizeError(PenstockError, ValueError):
+    """A size is negative, or two sizes that must be equal are not."""
+
+
+class DivisionByZeroError(PenstockError, RuntimeError):
+    """A whole number was divided by zero; torch raises a RuntimeError for it too."""
+
+
 class MutationError(PenstockError, RuntimeError):
     """A program changes a tensor in place that it does not own."""
 

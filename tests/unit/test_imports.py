@@ -31,6 +31,7 @@ LAYERS = [
     "plan",
     "ir",
     "data",
+    "faults",
     "errors",
 ]
 
@@ -38,7 +39,7 @@ LAYERS = [
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 
 #: Parts that import neither torch nor anything that does.
-WITHOUT_TORCH = {"plan", "ir", "passes", "profiling", "errors"}
+WITHOUT_TORCH = {"plan", "ir", "passes", "profiling", "faults", "errors"}
 
 #: Parts written as a user would write them: they may import `penstock` as a whole.
 USERS = {"cli", "demo", "nn", "testing"}

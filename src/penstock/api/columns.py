@@ -1,7 +1,8 @@
 """Arguments of a call or a map, taken apart into one column of tensors per leaf.
 
-A column holds the values of one leaf for all instances: a list of tensors, or one tensor with the instances in front.
-All instances must have the structure, dtypes and devices of the first; shapes may differ.
+A column holds the values of one leaf for all instances: a list of tensors, or one tensor with the
+instances in front. All instances must have the structure, dtypes and devices of the first; shapes
+may differ.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class SharedTensor:
 
 @dataclass(slots=True)
 class Batch:
-    """All arguments of one call: their structure, and a column, a shared tensor or a static per leaf."""
+    """All arguments of one call: for each leaf a column, a shared tensor or a static value."""
 
     structure: Structure
     leaves: list[InputColumn | SharedTensor | Any]
@@ -66,7 +67,7 @@ class Batch:
 
 
 class Spread:
-    """A column as the user gave it: one value per instance. Stands for an argument while binding."""
+    """A column as the user gave it, one value per instance; stands for an argument."""
 
     def __init__(self, values: Sequence[Any] | torch.Tensor, name: str) -> None:
         self.values = values
@@ -166,7 +167,9 @@ def _spread_columns(column: Spread, path: str) -> tuple[list[Any], Any]:
         made = InputColumn(path, values, values.dtype, str(values.device), [shape])
         return [made], torch.empty(())
     first = values[0]
-    if all(type(value) is type(first) for value in values) and isinstance(first, bool | int | float):
+    if all(type(value) is type(first) for value in values) and isinstance(
+        first, bool | int | float
+    ):
         stacked = torch.tensor(values)
         return [InputColumn(path, stacked, stacked.dtype, "cpu", [()])], stacked[0]
     leaves, structure = flatten(first)
@@ -200,7 +203,7 @@ def _aligned_rows(
 
 
 def extractor(example: Any) -> Callable[[Any], list[Any] | None]:
-    """A fast `flatten` for values that look like `example`; None for others, which may still fit."""
+    """A fast `flatten` for values that look like `example`; its result is None for others."""
     cls = type(example)
     names = getattr(cls, "__dataclass_fields__", None)
     if names is None or not all(isinstance(getattr(example, n), torch.Tensor) for n in names):

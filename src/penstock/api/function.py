@@ -1,7 +1,8 @@
 """`ps.function` and `ps.map`: programs as callables.
 
-A function is traced when it is first called with arguments of new types, and compiled; after that, calls and maps only
-bind their arguments and run. Inside another trace a call is recorded; under `set_eager` it is the plain Python call.
+A function is traced when it is first called with arguments of new types, and compiled; after that,
+calls and maps only bind their arguments and run. Inside another trace a call is recorded; under
+`set_eager` it is the plain Python call.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ _TRACES = "_penstock_traces"
 class Function:
     """A Python function that runs as a program. Made by `ps.function`."""
 
-    def __init__(self, fn: Callable[..., Any], options: dict[str, Any], instance: Any = None) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], options: dict[str, Any], instance: Any = None
+    ) -> None:
         functools.update_wrapper(self, fn)
         self.__wrapped__: Callable[..., Any] = fn
         self._options = options
@@ -72,10 +75,10 @@ class Function:
             [f(*row, **shared) for row in zip(*columns)]
 
         Arguments:
-            columns: one per parameter; a list or tuple of values, one for each instance, or a tensor with the
-                instances along its first dimension, or `ps.shared(x)`.
-            out: "list" for one output per instance; "stack" for the output structure once, each leaf stacked;
-                "pad" for the same with each leaf as `Padded(values, lengths)`.
+            columns: one per parameter; a list or tuple of values, one for each instance, or a
+                tensor with the instances along its first dimension, or `ps.shared(x)`.
+            out: "list" for one output per instance; "stack" for the output structure once, each
+                leaf stacked; "pad" for the same with each leaf as `Padded(values, lengths)`.
             shared: arguments by name that are the same for all instances.
 
         Gradients flow as they would through the calls one by one.
@@ -90,8 +93,8 @@ class Function:
         results = self._run_batch(batch)
         if out == "list":
             return [entry.traced.rebuild(tensors) for entry, tensors in results]
-        columns = list(zip(*(tensors for _, tensors in results), strict=True))
-        return in_form(out, results[0][0].traced.rebuild, columns)
+        leaves = list(zip(*(tensors for _, tensors in results), strict=True))
+        return in_form(out, results[0][0].traced.rebuild, leaves)
 
     def program(self, *args: Any, **kwargs: Any) -> Program:
         """The program that a call with these arguments runs; `print` shows it."""
@@ -119,7 +122,9 @@ class Function:
     def __deepcopy__(self, memo: dict[int, Any]) -> Function:
         if self._instance is None:
             return self
-        return Function(self.__wrapped__, self._options, memo.get(id(self._instance), self._instance))
+        return Function(
+            self.__wrapped__, self._options, memo.get(id(self._instance), self._instance)
+        )
 
     def _guards(self) -> dict[str, Any]:
         return Guards(self._callee.function).values()
@@ -185,9 +190,23 @@ class Function:
 
 
 @overload
-def function(fn: Callable[..., Any], **options: Any) -> Function: ...
+def function(
+    fn: Callable[..., Any],
+    *,
+    autograph: bool = True,
+    name: str | None = None,
+    memory: str | None = None,
+    max_depth: int = 10_000,
+) -> Function: ...
 @overload
-def function(fn: None = None, **options: Any) -> Callable[[Callable[..., Any]], Function]: ...
+def function(
+    fn: None = None,
+    *,
+    autograph: bool = True,
+    name: str | None = None,
+    memory: str | None = None,
+    max_depth: int = 10_000,
+) -> Callable[[Callable[..., Any]], Function]: ...
 def function(
     fn: Callable[..., Any] | None = None,
     *,
@@ -198,8 +217,8 @@ def function(
 ) -> Function | Callable[[Callable[..., Any]], Function]:
     """Make a Python function, written for one example, a program that runs for many.
 
-    Calling it equals calling the function. `f.map` runs it for many instances at once. It also decorates methods, of
-    `nn.Module` and others.
+    Calling it equals calling the function. `f.map` runs it for many instances at once. It also
+    decorates methods, of `nn.Module` and others.
 
     Arguments:
         fn: the function; left out when the decorator is used with options.

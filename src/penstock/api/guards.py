@@ -1,7 +1,9 @@
-"""What a trace depends on besides its arguments, as named values that can be compared at every call.
+"""What a trace depends on besides its arguments, as named values that can be compared at every
+call.
 
-These are torch's global settings, and the plain values (numbers, strings, None) that the function can reach: `training`
-flags and attributes of modules, closure cells and globals. Anything else is taken to stay the same.
+These are torch's global settings, and the plain values (numbers, strings, None) that the function
+can reach: `training` flags and attributes of modules, closure cells and globals. Anything else is
+taken to stay the same.
 """
 
 from __future__ import annotations

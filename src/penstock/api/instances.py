@@ -1,7 +1,7 @@
 """The instances of a map: how many there are, and which of them one program can serve together.
 
-Instances are split by the number of dimensions of their tensors and by all sizes that cannot be dynamic; results are put
-back in the order of the instances.
+Instances are split by the number of dimensions of their tensors and by all sizes that cannot be
+dynamic; results are put back in the order of the instances.
 """
 
 from __future__ import annotations

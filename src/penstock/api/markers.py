@@ -22,7 +22,7 @@ class Shared:
 def shared(x: Any) -> Shared:
     """Mark a column entry as the same for all instances.
 
-    It equals a column that holds `x` once per instance; the tensors in it are never copied per instance.
+    It equals a column that holds `x` once per instance; its tensors are not copied per instance.
 
     Gradients flow to `x`, summed over the instances.
 
@@ -33,7 +33,7 @@ def shared(x: Any) -> Shared:
 
 
 def static(x: Any) -> Static:
-    """Mark a value as not traced: the program is made for this very value, and made anew for another.
+    """Mark a value as not traced: another value means another program.
 
     The function receives `x` itself. No gradients flow to it.
 

@@ -8,7 +8,8 @@ import torch
 
 from penstock.capture.location import user_line
 from penstock.capture.tensor_types import type_of
-from penstock.errors import IndexRangeError, PredicateError, report
+from penstock.errors import PredicateError, report
+from penstock.faults import branch_out_of_range, nan_predicate
 
 #: A tensor with one element, or the Python number for it.
 Scalar = torch.Tensor | bool | int | float
@@ -23,14 +24,7 @@ def truth(pred: Scalar, what: str) -> bool:
     if not isinstance(pred, (bool, int, float)):
         raise _not_one_value(pred, what)
     if math.isnan(pred):
-        raise PredicateError(
-            report(
-                f"{what} is NaN, which is neither true nor false.",
-                where=user_line(),
-                facts=[("predicate", "nan"), ("expected", "a bool, or a number that is not NaN")],
-                todo="Find where the NaN comes from, or compare: a comparison with NaN is False.",
-            )
-        )
+        raise nan_predicate(what).at(user_line())
     return bool(pred)
 
 
@@ -47,14 +41,7 @@ def branch_number(index: Scalar, count: int) -> int:
             )
         )
     if not 0 <= number < count:
-        raise IndexRangeError(
-            report(
-                "switch: index out of range.",
-                where=user_line(),
-                facts=[("index", str(number)), ("branches", str(count))],
-                todo=f"Use an index from 0 to {count - 1}, or clamp it to get a default branch.",
-            )
-        )
+        raise branch_out_of_range(number, count).at(user_line())
     return number
 
 

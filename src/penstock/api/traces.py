@@ -1,8 +1,9 @@
 """The programs of one function: found again for arguments that fit, traced anew for others.
 
-A program fits where structure, dtypes, devices, static values and guards are equal, sizes are equal in its static
-dimensions, and dimensions that share a symbol are equal in every instance. A dimension seen with a second size becomes
-dynamic in the next trace, unless that was tried and failed.
+A program fits where structure, dtypes, devices, static values and guards are equal, sizes are equal
+in its static dimensions, and dimensions that share a symbol are equal in every instance. A
+dimension seen with a second size becomes dynamic in the next trace, unless that was tried and
+failed.
 """
 
 from __future__ import annotations
@@ -108,9 +109,7 @@ class Traces:
 
         def attempt(dynamic: Origins) -> TracedProgram:
             pinned = memory.pinned
-            return trace(
-                TraceRequest(callee, batch.structure, leaves, dynamic, pinned, numbers)
-            )
+            return trace(TraceRequest(callee, batch.structure, leaves, dynamic, pinned, numbers))
 
         try:
             traced = attempt(needed | hoped)
@@ -260,6 +259,10 @@ def _change(before: Entry, after: Entry) -> str:
 
 
 def _shown(fact: Hashable) -> str:
-    if isinstance(fact, tuple) and len(fact) == 2 and fact[0] in ("bool", "int", "float", "str", "NoneType"):
+    if (
+        isinstance(fact, tuple)
+        and len(fact) == 2
+        and fact[0] in ("bool", "int", "float", "str", "NoneType")
+    ):
         return repr(fact[1])
     return str(fact)

@@ -1,8 +1,8 @@
 """`cond` and `switch` in a trace: every branch becomes a body, and their results are joined.
 
-Branches read outer values directly. Their results must agree in structure, dtype, shape and device; dynamic dimensions
-that differ become a fresh one. A branch that needs the result of an unfinished recursion is left out while the types of
-that recursion are being found.
+Branches read outer values directly. Their results must agree in structure, dtype, shape and device;
+dynamic dimensions that differ become a fresh one. A branch that needs the result of an unfinished
+recursion is left out while the types of that recursion are being found.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from penstock.capture.structure import (
     leaf_paths,
     unflatten,
 )
-from penstock.errors import BranchTypeError, IndexRangeError, report
+from penstock.errors import BranchTypeError, report
+from penstock.faults import branch_out_of_range
 from penstock.ir.program import Body, Branch
 
 if TYPE_CHECKING:
@@ -68,14 +69,7 @@ def trace_switch(
 def _checked(index: int, count: int) -> int:
     if 0 <= index < count:
         return index
-    raise IndexRangeError(
-        report(
-            "switch: index out of range.",
-            where=user_line(),
-            facts=[("index", str(index)), ("branches", str(count))],
-            todo=f"Use an index from 0 to {count - 1}, or clamp it to get a default branch.",
-        )
-    )
+    raise branch_out_of_range(index, count).at(user_line())
 
 
 def _run(function: Callable[..., Any], what: str, operands: Sequence[Any]) -> Any:

@@ -1,8 +1,8 @@
 """Calls of `ps.function`s in a trace: each function is traced once per signature of its arguments.
 
-A call of a function that is still being traced needs its result types. They are found by a first trace in which such
-calls give up the branch they are in; the other branches give the types. Then the function is traced again with those
-types taken for granted, and checked at the end.
+A call of a function that is still being traced needs its result types. They are found by a first
+trace in which such calls give up the branch they are in; the other branches give the types. Then
+the function is traced again with those types taken for granted, and checked at the end.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from penstock.ir.types import ArrayType, TensorType
 
 if TYPE_CHECKING:
     from penstock.capture.tracer import Tracer
+
 
 @dataclass(slots=True)
 class _Arguments:
@@ -131,7 +132,7 @@ def _trace_body(
             for leaf in leaves
         ]
         args, kwargs = unflatten(structure, inner)
-        returned = _call_user(callee, args, kwargs)
+        returned = _call_user(tracer, callee, args, kwargs)
         returned = as_values(returned, f"{callee.name}: what the function returns", "result")
         outputs, returned_structure = flatten(returned)
         outputs = [tracer.leaf(leaf) for leaf in outputs]
@@ -149,14 +150,21 @@ def _parameter(tracer: Tracer, parameter: LeafType, argument: Any) -> Any:
     return tracer.body_input(parameter.type, is_control=parameter.is_control, origins=origins)
 
 
-def _call_user(callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call_user(
+    tracer: Tracer, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     try:
         return callee.function(*args, **kwargs)
-    except Exception as error:
+    except Exception as caught:
+        error = tracer.unswallowed(caught)
         source = callee.source
         place = "" if source is None else f" at {source.file}:{source.line}"
-        error.add_note(f"while tracing {callee.name}{place}")
-        raise
+        note = f"while tracing {callee.name}{place}"
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        if error is caught:
+            raise
+        raise error from None
 
 
 def _settle(tracer: Tracer, callee: Callee, record: Record, found: Results, is_probe: bool) -> bool:

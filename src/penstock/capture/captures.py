@@ -1,7 +1,7 @@
 """Tensors that a program reads by reference, and where to find them again at every call.
 
-A tensor that belongs to a module within reach of the traced function is looked up by owner and name, so that a
-replaced parameter is seen. Any other tensor is kept as it is.
+A tensor that belongs to a module within reach of the traced function is looked up by owner and
+name, so that a replaced parameter is seen. Any other tensor is kept as it is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tensors made from Python numbers alone: constants of the program.
 
-They are made for real, once. A single number becomes a `Constant`, which the host can compute with; anything larger is
-captured like any other tensor.
+They are made for real, once. A single number becomes a `Constant`, which the host can compute with;
+anything larger is captured like any other tensor.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from penstock.capture.captures import Capture
 from penstock.capture.source import user_source
 from penstock.capture.traced_tensor import Facts, TracedTensor
 from penstock.ir.program import Captured, Constant, Node
@@ -30,7 +31,7 @@ def _constant_tensor(tracer: Tracer, tensor: torch.Tensor) -> TracedTensor:
     number = None if tensor.dim() or tensor.dtype.is_complex else tensor.item()
     operation: Any
     if number is None:
-        tracer.captures.append(tracer.owners.capture(tensor, len(tracer.captures)))
+        tracer.captures.append(Capture(f"constant{len(tracer.captures)}", tensor))
         operation = Captured(len(tracer.captures) - 1)
     else:
         operation = Constant(number)

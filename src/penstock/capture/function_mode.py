@@ -1,8 +1,8 @@
 """What every torch function does while a program is traced.
 
-The mode sees each call before its arguments are parsed, also factories and calls on real tensors. A few calls have
-rules of their own, by name; all others are recorded. No call runs on real contents here, except those that make
-constants.
+The mode sees each call before its arguments are parsed, also factories and calls on real tensors. A
+few calls have rules of their own, by name; all others are recorded. No call runs on real contents
+here, except those that make constants.
 """
 
 from __future__ import annotations
@@ -65,7 +65,11 @@ class TracingMode(TorchFunctionMode):
     ) -> Any:
         if args and isinstance(args[0], FakeTensor):
             return func(*args, **(kwargs or {}))  # the tracer itself asks for a type
-        return handle(self._tracer, func, tuple(args), dict(kwargs or {}))
+        try:
+            return handle(self._tracer, func, tuple(args), dict(kwargs or {}))
+        except TypeError as error:
+            self._tracer.swallowed = error
+            raise
 
 
 def handle(

@@ -1,7 +1,8 @@
-"""Changes in place, made harmless: the name is bound to the result of the same call without the change.
+"""Changes in place, made harmless: the name is bound to the result of the same call without the
+change.
 
-That is right only while no other tensor shares the memory, so views of what is changed are refused; and only for what
-the body made itself, so inputs and captured tensors are refused too.
+That is right only while no other tensor shares the memory, so views of what is changed are refused;
+and only for what the body made itself, so inputs and captured tensors are refused too.
 """
 
 from __future__ import annotations
@@ -139,9 +140,9 @@ def _underscore_form(
     if target is None:
         return None
     try:
-        function = resolve(f"{base}.{last[:-1]}")
+        function: Callable[..., Any] | None = resolve(f"{base}.{last[:-1]}")
     except (AttributeError, ImportError):
-        function = None  # type: ignore[assignment]
+        function = None
     if last in _RANDOM or function is None:
         raise _no_other_form(last, target)
     return Change(target, f"{base}.{last[:-1]}", function, args, kwargs)

@@ -1,7 +1,8 @@
 """Reads by index: which are slot reads of the machine, and which stay torch calls.
 
-A whole-number index into the dynamic leading dimension of a tensor is a slot read. So is one that the host can compute
-into a static leading dimension, which is then stored as a sequence. All other indexing is data.
+A whole-number index into the dynamic leading dimension of a tensor is a slot read. So is one that
+the host can compute into a static leading dimension, which is then stored as a sequence. All other
+indexing is data.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The type of one leaf as control flow compares it: its program type and what else a trace relies on."""
+"""The type of one leaf as control flow compares it: its program type and what else a trace relies
+on."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Loops in a trace: condition and body become bodies over the carried values.
 
-The carried types are found by tracing: a dynamic dimension that an iteration changes gets a symbol of its own and an
-array learns its element type, until nothing changes. Any other change of type is an error.
+The carried types are found by tracing: a dynamic dimension that an iteration changes gets a symbol
+of its own and an array learns its element type, until nothing changes. Any other change of type is
+an error.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ class LoopTrace:
         tracer = self.tracer
         leaves = [tracer.leaf(leaf) for leaf in initial]
         carried = {n: leaf for n, leaf in enumerate(leaves) if is_traced(leaf)}
-        types = {n: leaf_type(leaf) for n, leaf in carried.items()}
+        types: dict[int, Any] = {n: leaf_type(leaf) for n, leaf in carried.items()}
         for _ in range(_ROUNDS):
             condition, body, found = self._round(leaves, types)
             if found == types:
@@ -221,7 +222,9 @@ class LoopTrace:
                 joined = expected.element or got.element
                 length = carried.length if carried.length == found.length else None  # type: ignore[union-attr]
                 return LeafType(ArrayType(joined), length=length)
-            element = join_types(self.tracer.worlds, expected.element, got.element or expected.element)
+            element = join_types(
+                self.tracer.worlds, expected.element, got.element or expected.element
+            )
             if isinstance(element, TensorType) and element.is_dynamic:
                 return replace(carried, type=ArrayType(self._settled(expected.element, element)))
         elif isinstance(expected, TensorType) and isinstance(got, TensorType):

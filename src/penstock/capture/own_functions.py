@@ -19,6 +19,5 @@ def set_item(tensor: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
 
 def copy_into(tensor: torch.Tensor, source: Any) -> torch.Tensor:
     """What `tensor.copy_(source)` leaves in `tensor`; numbers too."""
-    source = torch.as_tensor(source, dtype=tensor.dtype, device=tensor.device)
-    return source.expand(tensor.shape).clone()
-
+    made = torch.as_tensor(source, dtype=tensor.dtype, device=tensor.device)
+    return made.expand(tensor.shape).clone()

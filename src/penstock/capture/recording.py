@@ -1,7 +1,8 @@
-"""One torch call becomes one node: its template of arguments, and the types of its results found with fake tensors.
+"""One torch call becomes one node: its template of arguments, and the types of its results found
+with fake tensors.
 
-Tensors in the arguments become operands. A traced integer in the place of a size, or as the bound of a slice, becomes a
-size operand. Anything else stays in the template as it is.
+Tensors in the arguments become operands. A traced integer in the place of a size, or as the bound
+of a slice, becomes a size operand. Anything else stays in the template as it is.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
 )
 
-from penstock.capture.refusals import data_dependent_shape
+from penstock.capture.refusals import data_dependent_shape, value_needed
 from penstock.capture.replay import fill
 from penstock.capture.size_rules import control_facts, is_size_call, result_origins
 from penstock.capture.structure import flatten, unflatten
@@ -120,6 +121,8 @@ def record_named(
     second = _run(tracer, name, function, template, 1) if template.is_dynamic else first
     leaves, structure = flatten(first)
     others, _ = flatten(second)
+    if len(leaves) != len(others):
+        raise value_needed("__iter__", template.operands[0])
     pairs = list(zip(leaves, others, strict=True))
     numbers = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     if not numbers:

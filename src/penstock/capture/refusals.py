@@ -40,7 +40,7 @@ CONVERSIONS = frozenset(_WAYS_OUT)
 def value_needed(name: str, tensor: torch.Tensor) -> TracedValueError:
     """A value was asked for in a way that only a tensor with contents can answer."""
     use, way_out = _WAYS_OUT[name]
-    if isinstance(tensor, TracedTensor):
+    if isinstance(tensor, TracedTensor) and not tensor.traced.is_uniform:
         what = f"A traced value has no contents yet: {use} needs them."
     else:
         what = f"{use} would freeze the contents of a captured tensor into the program."

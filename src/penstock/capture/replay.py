@@ -1,6 +1,7 @@
 """Runs the torch calls of a program on real tensors, one call at a time.
 
-A template holds `Operand`s where the call's tensors and dynamic sizes go. Nothing here knows about batching.
+A template holds `Operand`s where the call's tensors and dynamic sizes go. Nothing here knows about
+batching.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from penstock.ir.program import Operand, TorchCall
 
 
 def call(operation: TorchCall, operands: Sequence[torch.Tensor | int]) -> tuple[torch.Tensor, ...]:
-    """The tensors that the call returns, flattened. Operands in `sizes` may be 0-d tensors or ints."""
+    """The tensors that the call returns, flattened; sizes may be 0-d tensors or ints."""
     values = [
         int(operand) if index in operation.sizes else operand
         for index, operand in enumerate(operands)

@@ -1,7 +1,8 @@
 """Which input dimensions are dynamic, and the signal that one more must be.
 
-A trace starts with the dimensions that are known to differ. When user code uses the size of a static one as a value, the
-trace is given up and begun again with that dimension dynamic. The set only grows, so this ends.
+A trace starts with the dimensions that are known to differ. When user code uses the size of a
+static one as a value, the trace is given up and begun again with that dimension dynamic. The set
+only grows, so this ends.
 """
 
 from __future__ import annotations

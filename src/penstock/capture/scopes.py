@@ -1,7 +1,7 @@
 """Bodies under construction: which one is being filled, and which values it may read.
 
-A scope becomes one body. It may read its own values and those of the scopes around it, up to the function; the values
-of another function, or of a body that is finished, are out of reach.
+A scope becomes one body. It may read its own values and those of the scopes around it, up to the
+function; the values of another function, or of a body that is finished, are out of reach.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`scan`, `foldl`, `foldr` and `map_fn` in a trace.
 
-Scans and folds are loops with a counter that read one element per iteration. A map is a `ForEach`: all elements at
-once. A tensor's length must be dynamic, or is stored as a sequence where it cannot be.
+Scans and folds are loops with a counter that read one element per iteration. A map is a `ForEach`:
+all elements at once. A tensor's length must be dynamic, or is stored as a sequence where it cannot
+be.
 """
 
 from __future__ import annotations
@@ -208,8 +209,9 @@ def trace_map(tracer: Tracer, fn: Any, xs: Any) -> Any:
 
 
 def _is_control(leaf: TracedTensor, original: Any) -> bool:
-    element = leaf.traced.value.type.element  # type: ignore[union-attr]
-    return is_control_type(element) and original.traced.is_control
+    type_ = leaf.traced.value.type
+    assert isinstance(type_, TensorType)
+    return is_control_type(type_.element) and original.traced.is_control
 
 
 def _stacked(array: TracedTensorArray, known_symbols: set[str]) -> Any:

@@ -1,7 +1,8 @@
 """Functions of a program by the signature of their arguments, and symbols across a call.
 
-Each signature has a record with its own symbols: those of a caller are mapped to them by the order in which they occur,
-and back for the results. What is not passed (static values, captured tensors) is part of the signature.
+Each signature has a record with its own symbols: those of a caller are mapped to them by the order
+in which they occur, and back for the results. What is not passed (static values, captured tensors)
+is part of the signature.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.capture.tracer import Tracer
 
 #: More signatures of one function than this are worth a warning, and than that an error.
-MANY_SIGNATURES, TOO_MANY_SIGNATURES = 8, 64
+MANY_SIGNATURES, TOO_MANY_SIGNATURES = 8, 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,5 +197,3 @@ def _endless_signatures(callee: Callee, types: Sequence[LeafType]) -> RecursionL
             todo="Keep shapes and dtypes the same from call to call, and pass indices instead.",
         )
     )
-
-

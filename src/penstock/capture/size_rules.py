@@ -1,4 +1,5 @@
-"""What follows from sizes: which calls take them as arguments, how they combine, and where they came from."""
+"""What follows from sizes: which calls take them as arguments, how they combine, and where they
+came from."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ _METHODS = frozenset(
     ]
 )
 
-#: How hints combine, by the last part of the call's name. The reflected ones take operands reversed.
+#: How hints combine, by the last part of the call's name.
 _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
     "add": operator.add,
     "__add__": operator.add,
@@ -120,8 +121,8 @@ def _all_constant(operands: Sequence[Facts]) -> bool:
 def result_origins(type_: TensorType, operands: Sequence[Facts]) -> tuple[Origins, ...]:
     """The origins of a result's dimensions: those of operand dimensions with the same size.
 
-    Two sizes may be equal by chance. The dimension is then made dynamic without need, or, where that cannot be
-    traced, pinned.
+    Two sizes may be equal by chance. The dimension is then made dynamic without need, or, where
+    that cannot be traced, pinned.
     """
     found: dict[int, Origins] = {}
     for operand in operands:

@@ -16,7 +16,8 @@ import torch
 from penstock.capture.active import active_tracer
 from penstock.capture.location import user_line
 from penstock.capture.tensor_types import TensorType, type_of
-from penstock.errors import ArgumentError, IndexRangeError, StructureError, report
+from penstock.errors import ArgumentError, StructureError, report
+from penstock.faults import array_index_out_of_range, negative_size, never_written
 
 #: What may be used as an index or an element: a tensor, or the Python number for it.
 Index = int | torch.Tensor
@@ -65,7 +66,7 @@ class TensorArray(metaclass=ABCMeta):
         element_type = None if like is None else type_of(torch.as_tensor(like))
         count = _as_index(size, "size")
         if count < 0:
-            raise _range_error("TensorArray: size must not be negative.", "size", count, 0)
+            raise negative_size(count).at(user_line())
         return cls._version((None,) * count, dynamic_size, element_type)
 
     @classmethod
@@ -109,7 +110,7 @@ class TensorArray(metaclass=ABCMeta):
         position = _as_index(index, "index")
         count = len(self._elements)
         if position < 0 or (position >= count and not self._dynamic_size):
-            raise _range_error("TensorArray.write: index out of range.", "index", position, count)
+            raise array_index_out_of_range("write", position, count).at(user_line())
         element = torch.as_tensor(value)
         self._check_element(element, position)
         filled = self._elements + (None,) * (position + 1 - count)
@@ -121,14 +122,13 @@ class TensorArray(metaclass=ABCMeta):
         position = _as_index(index, "index")
         count = len(self._elements)
         if not 0 <= position < count:
-            raise _range_error("TensorArray.read: index out of range.", "index", position, count)
-        return self._written(position, "TensorArray.read: this element was never written.")
+            raise array_index_out_of_range("read", position, count).at(user_line())
+        return self._written(position, "read")
 
     def stack(self) -> torch.Tensor:
         """All elements along a new first dimension; all must be written and of one type."""
         elements = [
-            self._written(position, "TensorArray.stack: an element was never written.")
-            for position in range(len(self._elements))
+            self._written(position, "stack") for position in range(len(self._elements))
         ]
         if elements:
             _check_equal_types(elements)
@@ -152,17 +152,10 @@ class TensorArray(metaclass=ABCMeta):
         written = sum(element is not None for element in self._elements)
         return f"TensorArray(size={len(self._elements)}, written={written})"
 
-    def _written(self, position: int, what: str) -> torch.Tensor:
+    def _written(self, position: int, method: str) -> torch.Tensor:
         element = self._elements[position]
         if element is None:
-            raise IndexRangeError(
-                report(
-                    what,
-                    where=user_line(),
-                    facts=[("index", str(position)), ("size", str(len(self._elements)))],
-                    todo=f"Write element {position} first, and use the array that write returns.",
-                )
-            )
+            raise never_written(method, position, len(self._elements)).at(user_line())
         return element
 
     def _check_element(self, element: torch.Tensor, position: int) -> None:
@@ -217,12 +210,3 @@ def _as_index(value: Index, name: str) -> int:
 
 def _is_integral(dtype: torch.dtype) -> bool:
     return not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
-
-
-def _range_error(what: str, name: str, position: int, count: int) -> IndexRangeError:
-    facts = [(name, str(position))]
-    todo = "Pass a size of at least 0."
-    if name == "index":
-        facts.append(("size", str(count)))
-        todo = "Use an index from 0 to size - 1; dynamic_size=True lets write go beyond the end."
-    return IndexRangeError(report(what, where=user_line(), facts=facts, todo=todo))

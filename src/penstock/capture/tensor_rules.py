@@ -1,7 +1,7 @@
 """Questions about a tensor that user code asks while it is traced: shapes, sizes, and contents.
 
-Shapes are answered with `TracedDimension`s and traced integers. Contents are known only of tensors made from constants;
-for all others the question is refused, with the way out.
+Shapes are answered with `TracedDimension`s and traced integers. Contents are known only of tensors
+made from constants; for all others the question is refused, with the way out.
 """
 
 from __future__ import annotations

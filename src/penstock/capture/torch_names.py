@@ -1,7 +1,8 @@
 """Names of torch functions: what a program stores instead of a callable, and the way back.
 
-A name is the qualified one where torch can be asked for it (`torch.Tensor.add`, `torch.Tensor.T.__get__`). Functions of
-this library that stand in for torch calls have names that begin with "penstock."; they are imported when first used.
+A name is the qualified one where torch can be asked for it (`torch.Tensor.add`,
+`torch.Tensor.T.__get__`). Functions of this library that stand in for torch calls have names that
+begin with "penstock."; they are imported when first used.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def resolve(name: str) -> Callable[..., Any]:
         return found
     if name in _registered:
         return _registered[name]
-    return _walk(name)
+    walked: Callable[..., Any] = _walk(name)
+    return walked
 
 
 def _candidates(function: Callable[..., Any]) -> list[str]:

@@ -1,7 +1,7 @@
 """From a Python function and the types of its arguments to a program.
 
-`trace` is the one entry. It begins again with more dynamic dimensions where the function needs them, and gives up on a
-dimension that cannot be dynamic.
+`trace` is the one entry. It begins again with more dynamic dimensions where the function needs
+them, and gives up on a dimension that cannot be dynamic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.capture.calls import trace_function
 from penstock.capture.captures import Capture
 from penstock.capture.function_mode import TracingMode
 from penstock.capture.leaf_types import LeafType, StaticLeaf
-from penstock.capture.restarts import Dimensions, Restart
+from penstock.capture.restarts import Dimensions, Restart, leading
 from penstock.capture.signatures import Callee, Record, Results, signature_key
 from penstock.capture.structure import Structure, unflatten
 from penstock.capture.traced_tensor import Facts, Origins, TracedTensor
@@ -90,24 +90,55 @@ class TracedProgram:
 
 def trace(request: TraceRequest) -> TracedProgram:
     """The program of the requested function."""
-    dimensions = Dimensions(request.dynamic, request.pinned)
-    tried: Origins = frozenset()
+    search = _Search(request)
     while True:
         try:
-            return _attempt(request, dimensions)
+            return _attempt(request, Dimensions(search.dynamic, search.pinned))
         except Restart as restart:
-            tried = restart.dimensions
-            dimensions = Dimensions(dimensions.dynamic | tried, dimensions.pinned)
+            search.extend(restart.dimensions)
         except Exception:
-            if not tried:
+            if not search.retreat():
                 raise
-            dimensions = Dimensions(dimensions.dynamic - tried, dimensions.pinned | tried)
-            tried = frozenset()
+
+
+class _Search:
+    """Which dimensions to try as dynamic next."""
+
+    def __init__(self, request: TraceRequest) -> None:
+        self._groups = request.groups
+        self.dynamic = request.dynamic
+        self.pinned = request.pinned
+        self._before = self.dynamic
+        #: What the last restart asked for; empty once that is settled.
+        self._tried: Origins = frozenset()
+
+    def extend(self, dimensions: Origins) -> None:
+        """Make these dynamic too."""
+        self._before, self._tried = self.dynamic, dimensions
+        self.dynamic |= dimensions
+
+    def retreat(self) -> bool:
+        """After a failure: try all dimensions of equal size together, then give up on the last."""
+        if not self._tried:
+            return False
+        together = self.dynamic | self._partners()
+        if together != self.dynamic:
+            self.dynamic = together
+        else:
+            self.dynamic, self.pinned = self._before, self.pinned | self._tried
+            self._tried = frozenset()
+        return True
+
+    def _partners(self) -> Origins:
+        numbers = {self._groups.get(place, place) for place in self._tried}
+        equal = frozenset(place for place, number in self._groups.items() if number in numbers)
+        return leading(equal) - self.pinned
 
 
 def _attempt(request: TraceRequest, dimensions: Dimensions) -> TracedProgram:
     tracer = Tracer(dimensions)
-    with quiet_fakes(), tracing(tracer), TracingMode(tracer), torch.enable_grad():
+    tracer.mode = TracingMode(tracer)
+    with quiet_fakes(), tracing(tracer), tracer.mode, torch.enable_grad():
         parameters = _parameters(tracer, request)
         record = Record(request.callee.name, parameters)
         leaves = _stand_ins(tracer, request, parameters)

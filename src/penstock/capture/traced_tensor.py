@@ -1,7 +1,9 @@
-"""What user code holds while it is traced: tensors without contents, and the sizes of their dimensions.
+"""What user code holds while it is traced: tensors without contents, and the sizes of their
+dimensions.
 
-A traced tensor is a real `torch.Tensor` subclass and stands for one value of the program. Every call on it is seen by
-the tracer's function mode. A static size is an int that remembers which input dimensions it came from.
+A traced tensor is a real `torch.Tensor` subclass and stands for one value of the program. Every
+call on it is seen by the tracer's function mode. A static size is an int that remembers which input
+dimensions it came from.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import torch
 
 from penstock.capture.location import user_line
 from penstock.capture.worlds import Fakes, SizePair
-from penstock.errors import TracedValueError, report
+from penstock.errors import PenstockError, report
 from penstock.ir.program import Value
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ class TracedTensor(torch.Tensor):
     @staticmethod
     def __new__(cls, facts: Facts) -> TracedTensor:
         fake = facts.fakes[0]
-        tensor: TracedTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        tensor: TracedTensor = torch.Tensor._make_wrapper_subclass(
             cls, tuple(fake.shape), dtype=fake.dtype, device=fake.device
         )
         return tensor
@@ -83,20 +85,21 @@ class TracedTensor(torch.Tensor):
         raise _escaped()
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Reached only by calls that bypass torch functions."""
         raise _escaped()
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"<traced {self.traced.value.type}>"
 
     __hash__ = object.__hash__
 
 
-def _escaped() -> TracedValueError:
-    return TracedValueError(
+def _escaped() -> PenstockError:
+    """Not a TypeError: torch's operators would replace it by one of their own."""
+    return PenstockError(
         report(
             "A traced value was used after its program had been traced.",
             where=user_line(),
@@ -121,7 +124,7 @@ class TracedDimension(int):
         return int, (int(self),)
 
 
-def _arithmetic(name: str) -> Callable[[int, Any], Any]:
+def _arithmetic(name: str) -> Callable[[TracedDimension, Any], Any]:
     plain: Callable[[int, Any], Any] = getattr(int, name)
 
     def compute(self: TracedDimension, other: Any) -> Any:
@@ -139,7 +142,7 @@ for _name in ("add", "sub", "mul", "floordiv", "mod"):
 
 
 class TracedShape(tuple[Any, ...]):
-    """What `.shape` gives in a trace: `TracedDimension`s, and traced integers where it is dynamic."""
+    """What `.shape` gives: `TracedDimension`s, and traced integers where it is dynamic."""
 
     __slots__ = ()
 

@@ -1,7 +1,9 @@
-"""The tracer: takes values into the program, emits nodes, and hands control flow to the files that trace it.
+"""The tracer: takes values into the program, emits nodes, and hands control flow to the files that
+trace it.
 
-One tracer makes one program. `scope` is the body being filled. Everything that user code can do while it is traced
-arrives here or in `function_mode`; the result is always the same kind of object that eager code would get.
+One tracer makes one program. `scope` is the body being filled. Everything that user code can do
+while it is traced arrives here or in `function_mode`; the result is always the same kind of object
+that eager code would get.
 """
 
 from __future__ import annotations
@@ -64,6 +66,10 @@ class Tracer:
         #: Finished functions, by name.
         self.functions: dict[str, Function] = {}
         self.signatures = Signatures()
+        #: The mode that sends torch functions here; set by whoever starts the trace.
+        self.mode: Any = None
+        #: The last TypeError raised inside a torch function.
+        self.swallowed: TypeError | None = None
         self._next_value = 0
         self._scopes: list[Scope] = []
         #: Every traced tensor that may still be in use, to find views.
@@ -93,6 +99,11 @@ class Tracer:
             yield self.scope
         finally:
             self._scopes.pop()
+
+    def unswallowed(self, error: Exception) -> Exception:
+        """The error behind `error`: torch's operators turn any TypeError into one of their own."""
+        is_swallowed = type(error) is TypeError and "unsupported operand" in str(error)
+        return self.swallowed if is_swallowed and self.swallowed is not None else error
 
     # Values
 
@@ -155,7 +166,7 @@ class Tracer:
         return outputs
 
     def tensor(self, value: Any) -> TracedTensor:
-        """`value` as a traced tensor: captured if it is a real one, a constant if it is a number."""
+        """`value` as a traced tensor; a real one is captured, a number is a constant."""
         if isinstance(value, TracedTensor):
             self.read(value)
             return value
@@ -217,10 +228,8 @@ class Tracer:
         value = self.new_value(self.worlds.type_of(fakes))
         function = self.scope.function
         function.prologue.append(Node(Captured(number), (), (value,), user_source()))
-        origins = (frozenset(),) * fakes[0].dim()
-        facts = Facts(
-            value, fakes, self.scope.root, is_uniform=True, is_input=True, origins=origins
-        )
+        facts = Facts(value, fakes, self.scope.root, is_uniform=True, is_input=True)
+        facts.origins = (frozenset(),) * fakes[0].dim()
         function.captured[number] = TracedTensor(facts)
         return function.captured[number]
 

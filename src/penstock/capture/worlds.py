@@ -1,8 +1,9 @@
 """Two worlds of fake tensors, in which every dynamic dimension has two different sizes.
 
-Running a call in both worlds shows which dimensions of its results are dynamic: those that differ. The pair of sizes
-names the symbol, so equal pairs are one symbol. What is the same in both worlds is run once. A minimum that cuts off
-both sizes alike cannot be seen this way; sizes are chosen so that this is rare.
+Running a call in both worlds shows which dimensions of its results are dynamic: those that differ.
+The pair of sizes names the symbol, so equal pairs are one symbol. What is the same in both worlds
+is run once. A minimum that cuts off both sizes alike cannot be seen this way; sizes are chosen so
+that this is rare.
 """
 
 from __future__ import annotations

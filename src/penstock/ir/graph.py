@@ -48,6 +48,7 @@ class HostStep:
     name: str
     operands: tuple[Wire | int | float | bool, ...]
     output: Wire
+    source: Source | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Programs as short text that a person can read and diff.
 
-Values are renumbered in the order in which they are printed, so that the text does not depend on how a program was made.
-Nested bodies are indented under their node. Source lines are left out: they change with every edit.
+Values are renumbered in the order in which they are printed, so that the text does not depend on
+how a program was made. Nested bodies are indented under their node. Source lines are left out: they
+change with every edit.
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ class _Printer:
             inner = ", ".join(self._template(part, node) for part in item)
             return f"({inner},)" if len(item) == 1 else f"({inner})"
         if isinstance(item, slice):
-            ends = (item.start, item.stop) if item.step is None else (item.start, item.stop, item.step)
+            ends = (
+                (item.start, item.stop) if item.step is None else (item.start, item.stop, item.step)
+            )
             return ":".join("" if end is None else self._template(end, node) for end in ends)
         return repr(item)
 

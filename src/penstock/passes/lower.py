@@ -271,7 +271,7 @@ class Lowering:
         """One host operation."""
         wire = self.new_wire(output.type, Home.HOST, draft.index, arm)
         self.host[output] = wire
-        step = HostStep(name, tuple(operands), wire)  # type: ignore[arg-type]
+        step = HostStep(name, tuple(operands), wire, source)  # type: ignore[arg-type]
         inputs = tuple(item for item in operands if isinstance(item, Wire))
         self.add(draft, arm, Compute((step,)), inputs, (wire,), source)
 

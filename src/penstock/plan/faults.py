@@ -1,22 +1,33 @@
-"""Errors of a plan: what went wrong for a row, in a form that the layers above turn into the user's terms."""
+"""Errors of a plan: a fault with the rows, and then with the instance and the line, that it belongs to."""
 
 from __future__ import annotations
 
+from penstock.faults import Fault
 from penstock.ir.program import Source
+from penstock.plan.host_types import Array
 
 
 class PlanningError(RuntimeError):
     """The machine broke one of its own invariants."""
 
 
-class RowFault(Exception):
-    """A row cannot go on: why, for which instance, at which line."""
+class HostOperationError(Exception):
+    """An operation of the machine that has no result for some rows.
 
-    def __init__(
-        self, reason: str, builtin: type[Exception], instance: int, source: Source | None
-    ) -> None:
-        super().__init__(f"{reason} (instance {instance}, at {source})")
-        self.reason = reason
-        self.builtin = builtin
+    `rows` are positions in the arrays of the evaluation; the fault is that of the first.
+    """
+
+    def __init__(self, rows: Array, fault: Fault) -> None:
+        super().__init__(f"{fault.what} (rows {rows[:8].tolist()}, {len(rows)} in all)")
+        self.rows = rows
+        self.fault = fault
+
+
+class RowFault(Exception):
+    """A row cannot go on: why, for which instance of the batch, at which line."""
+
+    def __init__(self, fault: Fault, instance: int, source: Source | None) -> None:
+        super().__init__(f"{fault.what} (instance {instance}, at {source})")
+        self.fault = fault
         self.instance = instance
         self.source = source

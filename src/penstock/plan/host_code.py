@@ -34,6 +34,9 @@ class Tables:
         return values
 
 
+#: The file name of compiled functions in tracebacks.
+_FILE = "<penstock host>"
+
 HostFunction = Callable[..., tuple[Array, ...]]
 
 
@@ -58,9 +61,19 @@ def compile_steps(
     parameters = ", ".join(["n", "tables", *(names[wire] for wire in inputs)])
     body = "\n    ".join([*lines, f"return ({''.join(f'{result}, ' for result in results)})"])
     source = f"def compute({parameters}):\n    {body}"
-    exec(compile(source, "<penstock host>", "exec"), namespace)
+    exec(compile(source, _FILE, "exec"), namespace)
     function: HostFunction = namespace["compute"]
     return function
+
+
+def failing_step(error: Exception) -> int | None:
+    """Which step of a compiled function raised: each has a line of its own, after the first."""
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == _FILE:
+            found = trace.tb_lineno - 2
+        trace = trace.tb_next
+    return found
 
 
 def _expression(

@@ -13,20 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from penstock.faults import division_by_zero, element_out_of_range
+from penstock.plan.faults import HostOperationError
 from penstock.plan.host_types import HOST_DTYPES, Array
-
-
-class HostOperationError(Exception):
-    """A host operation that has no result for some rows.
-
-    `rows` are positions in the arrays of the evaluation; `builtin` is the class torch raises.
-    """
-
-    def __init__(self, rows: Array, reason: str, builtin: type[Exception]) -> None:
-        super().__init__(f"{reason} (rows {rows[:8].tolist()}, {len(rows)} in all)")
-        self.rows = rows
-        self.reason = reason
-        self.builtin = builtin
 
 
 def quiet() -> np.errstate:
@@ -48,8 +37,9 @@ def remainder(dividend: Array, divisor: Array) -> Array:
 
 def _require_nonzero(dividend: Array, divisor: Array) -> None:
     if np.count_nonzero(divisor) != divisor.size:
-        zero, _ = np.broadcast_arrays(divisor == 0, dividend)
-        raise HostOperationError(np.flatnonzero(zero), "integer division by zero", RuntimeError)
+        zero, dividends = np.broadcast_arrays(divisor == 0, dividend)
+        rows = np.flatnonzero(zero)
+        raise HostOperationError(rows, division_by_zero(dividends.flat[rows[0]]))
 
 
 def float_minimum(left: Array, right: Array) -> Array:
@@ -69,16 +59,18 @@ def read_table(flat: Array, base: Array, length: Array, index: Array) -> Array:
     """
     # As unsigned numbers, negative indices are too large: one comparison passes the usual rows.
     if np.count_nonzero(index.view(np.uint64) >= length.view(np.uint64)):
-        index = _count_from_start(index, length)
+        index = count_from_start(index, length)
     values: Array = flat[base + index]
     return values
 
 
-def _count_from_start(index: Array, length: Array) -> Array:
+def count_from_start(index: Array, length: Array) -> Array:
+    """Indices into sequences of these lengths; negative ones count from the end."""
     position: Array = index + length * (index < 0)
-    outside = (position < 0) | (position >= length)
-    if outside.any():
-        raise HostOperationError(np.flatnonzero(outside), "index out of range", IndexError)
+    outside = np.flatnonzero((position < 0) | (position >= length))
+    if len(outside):
+        first = outside[0]
+        raise HostOperationError(outside, element_out_of_range(index[first], length[first]))
     return position
 
 

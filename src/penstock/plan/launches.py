@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.faults import lengths_differ
 from penstock.ir.graph import Block, Home, Wire
 from penstock.ir.types import TensorType
 from penstock.plan.boxes import BoxTable
-from penstock.plan.host_kernels import HostOperationError
+from penstock.plan.faults import HostOperationError
 from penstock.plan.schedule import (
     Array,
     Hosted,
@@ -41,7 +42,7 @@ def fire_block(
     block = node.node.operation
     assert isinstance(block, Block)
     values = {
-        position: machine.fetch(node, wire, rows, None)
+        position: machine.fetch(node, position, rows, None)
         for position, wire in enumerate(node.node.inputs)
         if wire.home is not Home.UNIFORM
     }
@@ -220,9 +221,8 @@ def _launch_flat(
     for other in lengths[1:]:
         clash = np.flatnonzero(other != lengths[0])
         if len(clash):
-            first = clash[0]
-            reason = f"sequences of length {lengths[0][first]} and {other[first]} do not align"
-            raise HostOperationError(clash, reason, ValueError)
+            fault = lengths_differ(lengths[0][clash[0]], other[clash[0]])
+            raise HostOperationError(clash, fault)
     length = lengths[0]
     operands: list[Operand] = []
     for position, wire in enumerate(node.node.inputs):

@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 class Limits:
     """How far the planner may go."""
 
-    #: Over this many live rows only the newest calls and the oldest iterations go on.
+    #: Over this many live rows only the newest calls go on.
     live_rows: int = 1 << 20
+    #: The same for the rows of one loop: how far control runs ahead of its data.
+    loop_rows: int = 1 << 16
     #: How many rows go on at a time then.
     admitted_rows: int = 1 << 14
     #: Over this many live rows planning stops with an error.

@@ -63,6 +63,20 @@ class Group:
 
 
 @dataclass(slots=True, eq=False)
+class Access:
+    """How a node finds one of its inputs."""
+
+    is_host: bool
+    #: Field of the triggering group that brings it, for a node that runs at once.
+    field: int | None = None
+    #: Number of the graph input that it is.
+    input: int | None = None
+    #: Contexts to go up through, and the column there.
+    above: tuple[int, ...] = ()
+    column: int = -1
+
+
+@dataclass(slots=True, eq=False)
 class LinkedNode:
     """A node with what the machine needs to fire it."""
 
@@ -80,10 +94,11 @@ class LinkedNode:
     is_expanding: bool = False
     trigger: Group | None = None
     output: Group | None = None
+    access: list[Access] = field(default_factory=list)
     function: HostFunction | None = None
     block: int = -1
-    #: Place among the child columns: of a call the callee's row; of a fork, for each output, its array and how many
-    #: elements are missing.
+    #: Place among the child columns: of a call the callee's row; of a loop how many iterations are running; of a
+    #: fork, for each output, its array and how many elements are missing.
     child: int = -1
     #: Groups of a fork's outputs.
     outputs: list[Group] = field(default_factory=list)
@@ -274,6 +289,8 @@ class _Linker:
                     linked.children += 1
                     self.linked.calls.setdefault(callee, {})[site] = made
                 case Enter(loop=inner):
+                    made.child = linked.children
+                    linked.children += 1
                     self.linked.contexts[inner].opener = made
                 case Fork(each=inner):
                     made.child = linked.children
@@ -471,6 +488,22 @@ class _Linker:
                             self.stored[wire] = None
         for wire in self.stored:
             self._add_column(wire)
+        for linked in self.linked.contexts:
+            for node in linked.nodes:
+                if node.kind != "call":
+                    node.access = [self._access(linked, node, wire) for wire in node.node.inputs]
+
+    def _access(self, linked: LinkedContext, node: LinkedNode, wire: Wire) -> Access:
+        made = Access(wire.home is Home.HOST, input=wire.input)
+        if wire.input is not None or wire.home is Home.UNIFORM:
+            return made
+        if node.trigger is not None and self.group_of[wire] is node.trigger:
+            made.field = self.field_of[wire]
+            return made
+        made.column = self.linked.columns[wire]
+        if wire.context != linked.context.index:
+            made.above = tuple(linked.ancestors[: linked.ancestors.index(wire.context) + 1])
+        return made
 
     def _add_column(self, wire: Wire) -> None:
         linked = self.linked.contexts[wire.context]

@@ -13,16 +13,18 @@ from typing import Protocol
 
 import numpy as np
 
-from penstock.ir.graph import Home, Switch, Wire
+from penstock.faults import too_many_rows
+from penstock.ir.graph import Compute, Home, Switch, Wire
 from penstock.ir.types import ArrayType, TensorType
 from penstock.plan.arrays import ArrayTable
 from penstock.plan.boxes import BoxTable
-from penstock.plan.faults import PlanningError, RowFault
-from penstock.plan.host_code import Tables
-from penstock.plan.host_kernels import HostOperationError, quiet
+from penstock.plan.faults import HostOperationError, PlanningError, RowFault
+from penstock.plan.host_code import Tables, failing_step
+from penstock.plan.host_kernels import quiet
 from penstock.plan.limits import Limits
 from penstock.plan.link import Arm, Group, Linked, LinkedContext, LinkedNode
-from penstock.plan.primitives import FIRE, fire_join
+from penstock.plan.primitives import FIRE, RUNNING, fire_join, resume_iterations
+from penstock.plan.random_keys import mix
 from penstock.plan.rows import Rows
 from penstock.plan.schedule import Array, Instruction, Integers, Kind, Read, concatenate, pick
 from penstock.plan.slots import SequenceTable, SlotSpace
@@ -43,8 +45,11 @@ class ShapeOracle(Protocol):
 class Machine:
     """One run of the planner over one batch of instances."""
 
-    def __init__(self, linked: Linked, limits: Limits, shapes: ShapeOracle, seed: int = 0) -> None:
+    def __init__(
+        self, linked: Linked, limits: Limits, shapes: ShapeOracle, count: int, seed: int = 0
+    ) -> None:
         self.linked = linked
+        self.count = count
         self.limits = limits
         self.shapes = shapes
         self.seed = seed
@@ -57,6 +62,7 @@ class Machine:
         self.slot_places = [
             [self.place(wire) for wire in context.slot_wires] for context in linked.contexts
         ]
+        self.slot_groups = [_by_place(places) for places in self.slot_places]
         self.tables = Tables()
         #: Host values (or table numbers) and slots of each graph input, by instance.
         self.input_host: list[Array | None] = [None] * len(linked.graph.inputs)
@@ -72,7 +78,16 @@ class Machine:
         #: Counts that keep fresh values alive until they have arrived.
         self.held: list[Callable[[], None]] = []
         self.out: list[Instruction] = []
+        #: Rows of loops whose next iteration waits for an older one to end, by context.
+        self.waiting: dict[int, list[Integers]] = {
+            context.context.index: []
+            for context in linked.contexts
+            if context.context.parallel_iterations is not None
+        }
+        #: What undoes the references of the call's inputs.
+        self.pins: list[Callable[[], None]] = []
         self.live_rows = 0
+        self.most_live_rows = 0
         self.firings = 0
 
     # ---- places ----------------------------------------------------------------------------------
@@ -111,14 +126,17 @@ class Machine:
     def _new_rows(self, context: LinkedContext) -> Rows:
         waits = np.array(context.waits, np.int64)
         children = context.children + (context.context.kind == "loop")  # and the next iteration
-        return Rows(tuple(context.host_dtypes), len(context.slot_wires), children, waits)
+        first = max(256, 8 * self.count)
+        return Rows(
+            tuple(context.host_dtypes), len(context.slot_wires), children, waits, first=first
+        )
 
     # ---- running ---------------------------------------------------------------------------------
 
-    def run(self, count: int) -> Steps:
-        """Plan the entry for `count` instances."""
+    def run(self) -> Steps:
+        """Plan the entry for all instances."""
         with quiet():
-            self._start(count)
+            self._start(self.count)
         while True:
             with quiet():
                 node = self._advance()
@@ -139,7 +157,9 @@ class Machine:
         for position, wire in enumerate(entry.outputs):
             dtype = "int64" if wire.home is Home.SLOT else wire.type.dtype  # type: ignore[union-attr]
             self.result_slots[position] = np.zeros(count, dtype)
-        rows = self.create(0, np.arange(count), np.zeros(count, np.int64), np.arange(count))
+        instances = np.arange(count)
+        key = mix(self.seed, instances) if self.linked.graph.has_random else 0
+        rows = self.create(0, instances, 0, instances, key=key)
         self.settle(0, rows)
 
     def _flush(self) -> Steps:
@@ -157,8 +177,8 @@ class Machine:
             if self.control:
                 node = self.control.popleft()
                 self.fire(node, self._take(node))
-            elif self.expanding and self.live_rows < self.limits.live_rows:
-                node = self.expanding.popleft()
+            elif (node := self._admissible()) is not None:
+                self.expanding.remove(node)
                 self.fire(node, self._take(node))
             elif self.data:
                 node = min(self.data, key=self._urgency)
@@ -168,6 +188,16 @@ class Machine:
                 self._admit()
             else:
                 return None
+
+    def _admissible(self) -> LinkedNode | None:
+        """The first node that may create rows without going over a bound."""
+        if self.live_rows >= self.limits.live_rows:
+            return None
+        for node in self.expanding:
+            is_loop = self.linked.contexts[node.context].context.kind == "loop"
+            if not is_loop or self.rows[node.context].live < self.limits.loop_rows:
+                return node
+        return None
 
     def _urgency(self, node: LinkedNode) -> tuple[int, int, int]:
         width = sum(map(len, self.queues[node]))
@@ -179,7 +209,9 @@ class Machine:
         queue = self.queues[node]
         is_loop = self.linked.contexts[node.context].context.kind == "loop"
         rows = queue.pop(0 if is_loop else -1)
-        most = self.limits.admitted_rows
+        # ever fewer towards the end, so that what is deep but not endless still finds room
+        room = (self.limits.most_rows - self.live_rows) >> 10
+        most = max(1, min(self.limits.admitted_rows, room))
         if len(rows) > most and is_loop:
             queue.insert(0, rows[most:])
             rows = rows[:most]
@@ -222,41 +254,48 @@ class Machine:
             self._complete(node, rows)
 
     def _complete(self, node: LinkedNode, rows: Integers) -> None:
+        self._let_arrive()
+        self.rows[node.context].todo[rows] -= 1
+        self.settle(node.context, rows)
+        if self.moves:  # iterations that could go on now
+            self._let_arrive()
+
+    def _let_arrive(self) -> None:
+        """Deliver what is on its way; only then may fresh values that nobody keeps be forgotten."""
         while self.moves:
             self.deliver(*self.moves.popleft())
         for release in self.held:
             release()
         self.held.clear()
-        self.rows[node.context].todo[rows] -= 1
-        self.settle(node.context, rows)
 
     def fault(self, node: LinkedNode, rows: Integers, error: HostOperationError) -> RowFault:
         """An error with the instance and the line that it belongs to."""
         row = rows[error.rows[0]] if len(error.rows) else rows[0]
         instance = int(self.rows[node.context].instance[row])
-        return RowFault(error.reason, error.builtin, instance, node.node.source)
+        operation, source = node.node.operation, node.node.source
+        if isinstance(operation, Compute) and (step := failing_step(error)) is not None:
+            source = operation.steps[step].source or source
+        return RowFault(error.fault, instance, source)
 
     # ---- values ----------------------------------------------------------------------------------
 
     def fetch(
-        self, node: LinkedNode, wire: Wire, rows: Integers, arrays: Sequence[Array] | None
+        self, node: LinkedNode, position: int, rows: Integers, arrays: Sequence[Array] | None
     ) -> Array:
-        """The values of a wire for rows of the node's context."""
-        if wire.input is not None:
-            source = (self.input_host if wire.home is Home.HOST else self.input_slots)[wire.input]
+        """The values of one input of a node, for rows of its context."""
+        access = node.access[position]
+        if arrays is not None and access.field is not None:
+            return arrays[access.field]
+        home = self.rows[node.context]
+        if access.input is not None:
+            source = (self.input_host if access.is_host else self.input_slots)[access.input]
             assert source is not None
-            return source[self.rows[node.context].instance[rows]]  # type: ignore[no-any-return]
-        if arrays is not None and node.trigger is not None and wire in node.trigger.wires:
-            return arrays[node.trigger.wires.index(wire)]
-        context = node.context
-        while context != wire.context:
-            rows = self.rows[context].parent[rows]
-            parent = self.linked.contexts[context].context.parent
-            assert parent is not None
-            context = parent
-        column = self.linked.columns[wire]
-        home = self.rows[context]
-        return home.host[column][rows] if wire.home is Home.HOST else home.slots[column][rows]  # type: ignore[no-any-return]
+            return source[home.instance[rows]]  # type: ignore[no-any-return]
+        for context in access.above:
+            rows = home.parent[rows]
+            home = self.rows[context]
+        column = access.column
+        return home.host[column][rows] if access.is_host else home.slots[column][rows]  # type: ignore[no-any-return]
 
     def deliver(self, group: Group, rows: Integers, arrays: Sequence[Array]) -> None:
         """Values arrive: store what is read later, set off what waits for them."""
@@ -341,10 +380,11 @@ class Machine:
         """New rows of a context; arm 0 is entered when their turn comes."""
         linked = self.linked.contexts[context]
         home = self.rows[context]
+        if self.live_rows + len(parents) > self.limits.most_rows + self.count:
+            raise self._too_many(linked, sites, instances, depth)
         rows = home.create(len(parents))
         self.live_rows += len(rows)
-        if self.live_rows > self.limits.most_rows:
-            raise self._too_many(linked, f"{self.live_rows} live rows")
+        self.most_live_rows = max(self.most_live_rows, self.live_rows)
         home.parent[rows], home.site[rows], home.instance[rows] = parents, sites, instances
         home.depth[rows], home.count[rows] = depth, count
         if self.linked.graph.has_random:
@@ -354,9 +394,19 @@ class Machine:
             self.enqueue(linked.start, rows)
         return rows
 
-    def _too_many(self, linked: LinkedContext, what: str) -> RowFault:
-        reason = f"recursion without end: {what} in {linked.context.name}"
-        return RowFault(reason, RecursionError, 0, linked.context.source)
+    def _too_many(
+        self,
+        linked: LinkedContext,
+        sites: Integers | int,
+        instances: Integers,
+        depth: Integers | int,
+    ) -> RowFault:
+        context = linked.context
+        call = self.linked.calls.get(context.index, {}).get(int(np.ravel(sites)[0]))
+        source = context.source if call is None else call.node.source
+        rows, most = self.live_rows + len(instances), self.limits.most_rows + self.count
+        fault = too_many_rows(context.name, rows, most, int(np.max(depth)))
+        return RowFault(fault, int(instances[0]), source)
 
     def activate(self, context: int, arm: Arm, rows: Integers) -> None:
         """Rows enter an arm."""
@@ -390,7 +440,10 @@ class Machine:
             ended = rows[self.rows[context].todo[rows] == 0]
             if not len(ended):
                 continue
-            parents, sites = self._end(context, np.unique(ended) if len(ended) > 1 else ended)
+            parents, sites = self._end(context, self._each_once(context, ended))
+            if context in self.waiting:
+                going = resume_iterations(self, context, parents[sites == RUNNING])
+                work.extend((context, rows) for rows in going)
             linked = self.linked.contexts[context].context
             if linked.kind == "function":
                 for site, call in self.linked.calls.get(context, {}).items():
@@ -402,14 +455,38 @@ class Machine:
                 np.subtract.at(self.rows[linked.parent].todo, parents, 1)
                 work.append((linked.parent, parents))
 
+    def _each_once(self, context: int, rows: Integers) -> Integers:
+        """Rows without repetition: the last to leave its mark on a row stands for it."""
+        if len(rows) == 1:
+            return rows
+        todo = self.rows[context].todo
+        marks = np.arange(-len(rows), 0)
+        todo[rows] = marks
+        return rows[todo[rows] == marks]
+
     def _end(self, context: int, rows: Integers) -> tuple[Integers, Integers]:
         home = self.rows[context]
-        for column, place in enumerate(self.slot_places[context]):
-            place.add(home.slots[column][rows], -1)
+        for place, columns in self.slot_groups[context]:
+            slots = home.slots[:, rows] if columns is None else home.slots[columns][:, rows]
+            place.add(slots.reshape(-1), -1)
         parents, sites = home.parent[rows], home.site[rows]
         home.end(rows)
         self.live_rows -= len(rows)
         return parents, sites
+
+    def audit(self) -> dict[str, int]:
+        """What is still referred to once the call gives up its inputs and outputs; all zero, or there is a leak."""
+        for release in self.pins:
+            release()
+        for wire, values in zip(self.linked.contexts[0].context.outputs, self.result_slots):
+            if wire.home is Home.SLOT and values is not None:
+                self.place(wire).add(values, -1)
+        tables = (*self.array_tables.values(), *self.box_tables.values())
+        return {
+            "rows": self.live_rows,
+            "tables": sum(table.live() for table in tables),
+            "slots": sum(space.live() for space in self.spaces),
+        }
 
     # ---- reading back ----------------------------------------------------------------------------
 
@@ -421,7 +498,7 @@ class Machine:
         for node in nodes:
             self.data.pop(node, None)
             rows = self._take(node)
-            taken.append((node, rows, self.fetch(node, node.node.inputs[0], rows, None)))
+            taken.append((node, rows, self.fetch(node, 0, rows, None)))
         sources = []
         for node, _, slots in taken:
             place = self.place(node.node.inputs[0])
@@ -439,3 +516,13 @@ class Machine:
 
 def _kind(kind: TensorType) -> Kind:
     return Kind(kind.dtype, kind.shape, kind.device)  # type: ignore[arg-type]
+
+
+def _by_place(places: list[Place]) -> list[tuple[Place, list[int] | None]]:
+    """The columns of each place; None for all columns."""
+    grouped: dict[int, list[int]] = {}
+    for column, place in enumerate(places):
+        grouped.setdefault(id(place), []).append(column)
+    if len(grouped) == 1:
+        return [(places[0], None)]
+    return [(places[columns[0]], columns) for columns in grouped.values()]

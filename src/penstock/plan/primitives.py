@@ -11,10 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.faults import (
+    array_index_out_of_range,
+    branch_out_of_range,
+    nan_predicate,
+    negative_size,
+    never_written,
+    too_deep,
+)
 from penstock.ir.graph import Call, Compute, Enter, Fork, Home, Key, Primitive, Switch, Wire
 from penstock.plan.arrays import UNWRITTEN, ArrayTable
 from penstock.plan.boxes import BoxTable
-from penstock.plan.host_kernels import HostOperationError
+from penstock.plan.faults import HostOperationError
+from penstock.plan.host_kernels import count_from_start
 from penstock.plan.launches import fire_block, slots_of
 from penstock.plan.random_keys import mix
 from penstock.plan.schedule import Array, Copy, Integers, Span, Store, pick
@@ -28,7 +37,7 @@ Arrays = Sequence[Array] | None
 
 
 def _inputs(machine: Machine, node: LinkedNode, rows: Integers, arrays: Arrays) -> list[Array]:
-    return [machine.fetch(node, wire, rows, arrays) for wire in node.node.inputs]
+    return [machine.fetch(node, k, rows, arrays) for k in range(len(node.access))]
 
 
 def _emit(machine: Machine, node: LinkedNode, rows: Integers, values: Sequence[Array]) -> None:
@@ -52,19 +61,20 @@ def fire_switch(machine: Machine, node: LinkedNode, rows: Integers, arrays: Arra
     """Rows go to the arm that their index chooses."""
     operation = node.node.operation
     assert isinstance(operation, Switch)
-    index = machine.fetch(node, node.node.inputs[0], rows, arrays)
+    index = machine.fetch(node, 0, rows, arrays)
     if index.dtype.kind == "f" and np.isnan(index).any():
-        raise HostOperationError(np.flatnonzero(np.isnan(index)), "predicate is NaN", ValueError)
+        name = "while_loop: what cond_fn returns" if node.is_loop_switch else "cond: pred"
+        raise HostOperationError(np.flatnonzero(np.isnan(index)), nan_predicate(name))
     if operation.is_cond:
         taken = index != 0
         if node.is_loop_switch:
             _switch_loop(machine, node, rows, taken)
             return
     else:
-        outside = (index < 0) | (index >= len(operation.arms))
-        if outside.any():
-            reason = f"switch index out of range for {len(operation.arms)} branches"
-            raise HostOperationError(np.flatnonzero(outside), reason, IndexError)
+        outside = np.flatnonzero((index < 0) | (index >= len(operation.arms)))
+        if len(outside):
+            fault = branch_out_of_range(index[outside[0]], len(operation.arms))
+            raise HostOperationError(outside, fault)
         taken = index
     machine.switch(node, rows, taken)
 
@@ -78,17 +88,65 @@ def _switch_loop(machine: Machine, node: LinkedNode, rows: Integers, taken: Arra
         taken = taken & (home.count[rows] < most)
     machine.activate(node.context, linked.arms[1], rows[~taken])
     going = rows[taken]
-    if not len(going):
-        return
-    parents = home.parent[going]
-    iteration = home.count[going] + 1
+    if linked.context.parallel_iterations is not None:
+        going = _hold_back(machine, linked, going)
+    if len(going):
+        _go_on(machine, linked, going)
+
+
+#: In the column `site` of a loop's rows: the body of this iteration has started.
+RUNNING = 1
+
+
+def _go_on(machine: Machine, linked: LinkedContext, rows: Integers) -> None:
+    """Start the bodies of iterations, with a successor for each."""
+    context = linked.context
+    home = machine.rows[context.index]
+    parents = home.parent[rows]
+    iteration = home.count[rows] + 1
     key = _child_keys(machine, linked, parents, iteration)
-    assert linked.context.parent is not None
-    np.add.at(machine.rows[linked.context.parent].todo, parents, 1)
-    instances, depth = home.instance[going], home.depth[going]
-    new = machine.create(node.context, parents, 0, instances, depth, iteration, key)
-    machine.rows[node.context].children[-1][going] = new
-    machine.activate(node.context, linked.arms[2], going)
+    assert context.parent is not None
+    np.add.at(machine.rows[context.parent].todo, parents, 1)
+    instances, depth = home.instance[rows], home.depth[rows]
+    new = machine.create(context.index, parents, 0, instances, depth, iteration, key)
+    home.children[-1][rows] = new
+    home.site[rows] = RUNNING
+    machine.activate(context.index, linked.arms[2], rows)
+
+
+def _in_flight(machine: Machine, linked: LinkedContext) -> Integers:
+    """How many iterations of each loop are running, by the row that entered it."""
+    assert linked.context.parent is not None and linked.opener is not None
+    return machine.rows[linked.context.parent].children[linked.opener.child]
+
+
+def _hold_back(machine: Machine, linked: LinkedContext, rows: Integers) -> Integers:
+    """The rows that may start their bodies; the others wait for older iterations to end."""
+    home = machine.rows[linked.context.index]
+    running = _in_flight(machine, linked)
+    parents = home.parent[rows]
+    free = running[parents] < linked.context.parallel_iterations
+    held = rows[~free]
+    if len(held):
+        home.todo[held] += 1
+        machine.waiting[linked.context.index].append(held)
+    running[parents[free]] += 1
+    return rows[free]
+
+
+def resume_iterations(machine: Machine, context: int, parents: Integers) -> list[Integers]:
+    """Iterations of these loops have ended: start those that waited for them, and say which."""
+    linked = machine.linked.contexts[context]
+    np.subtract.at(_in_flight(machine, linked), parents, 1)
+    waiting, machine.waiting[context] = machine.waiting[context], []
+    resumed = []
+    for rows in waiting:
+        machine.rows[context].todo[rows] -= 1
+        going = _hold_back(machine, linked, rows)
+        if len(going):
+            _go_on(machine, linked, going)
+            resumed.append(going)
+    return resumed
 
 
 def _child_keys(
@@ -120,8 +178,10 @@ def fire_call(machine: Machine, node: LinkedNode, rows: Integers, arrays: Arrays
     home = machine.rows[node.context]
     depth = home.depth[rows] + 1
     if depth.max() > machine.limits.depth:
-        reason = f"recursion deeper than {machine.limits.depth} calls"
-        raise HostOperationError(np.flatnonzero(depth > machine.limits.depth), reason, RecursionError)
+        name = machine.linked.contexts[callee].context.name
+        fault = too_deep(name, depth.max(), machine.limits.depth)
+        below = np.flatnonzero(depth > machine.limits.depth)
+        raise machine.fault(node, rows, HostOperationError(below, fault))
     home.todo[rows] += 1
     key: Array | int = 0
     if machine.linked.graph.has_random:
@@ -138,9 +198,10 @@ def fire_enter(machine: Machine, node: LinkedNode, rows: Integers, arrays: Array
     operation = node.node.operation
     assert isinstance(operation, Enter)
     linked = machine.linked.contexts[operation.loop]
-    initial = [machine.fetch(node, w, rows, arrays) for w in node.node.inputs[: operation.carried]]
+    initial = [machine.fetch(node, k, rows, arrays) for k in range(operation.carried)]
     home = machine.rows[node.context]
     home.todo[rows] += 1
+    home.children[node.child][rows] = 0  # no iteration is running
     key = _child_keys(machine, linked, rows, np.zeros(len(rows), np.int64))
     new = machine.create(operation.loop, rows, 0, home.instance[rows], home.depth[rows], 0, key)
     _deliver_inputs(machine, linked, new, initial)
@@ -159,7 +220,7 @@ def fire_fork(machine: Machine, node: LinkedNode, rows: Integers, arrays: Arrays
     operation = node.node.operation
     assert isinstance(operation, Fork)
     linked = machine.linked.contexts[operation.each]
-    inputs = [machine.fetch(node, w, rows, arrays) for w in node.node.inputs[: operation.elements + 1]]
+    inputs = [machine.fetch(node, k, rows, arrays) for k in range(operation.elements + 1)]
     length = sequence_lengths(machine, node.node.inputs[0], inputs[0])
     _open_arrays(machine, node, rows, length)
     parents = np.repeat(rows, length)
@@ -234,7 +295,7 @@ def _complete(machine: Machine, node: LinkedNode, position: int, rows: Integers)
 
 def fire_upload(machine: Machine, node: LinkedNode, rows: Integers, arrays: Arrays) -> None:
     """Host values get slots."""
-    values = machine.fetch(node, node.node.inputs[0], rows, arrays)
+    values = machine.fetch(node, 0, rows, arrays)
     place = machine.place(node.node.outputs[0])
     assert isinstance(place, SlotSpace)
     target = place.allocate(len(rows))
@@ -255,16 +316,10 @@ def fire_primitive(machine: Machine, node: LinkedNode, rows: Integers, arrays: A
     _PRIMITIVES[operation.name](machine, node, rows, values)
 
 
-def _checked(index: Integers, length: Integers, what: str) -> Integers:
+def _checked(index: Integers, length: Integers) -> Integers:
     """Indices from the start; negative ones count from the end."""
     if np.count_nonzero(index.view(np.uint64) >= length.view(np.uint64)):
-        position: Integers = index + length * (index < 0)
-        outside = np.flatnonzero((position < 0) | (position >= length))
-        if len(outside):
-            first = outside[0]
-            reason = f"index {index[first]} is out of range for {what} of size {length[first]}"
-            raise HostOperationError(outside, reason, IndexError)
-        return position
+        return count_from_start(index, length)
     return index
 
 
@@ -274,7 +329,7 @@ def _fire_element(
     table = machine.place(node.node.inputs[0])
     assert isinstance(table, SequenceTable)
     numbers, index = values
-    index = _checked(index, table.length[numbers], "a sequence")
+    index = _checked(index, table.length[numbers])
     _emit(machine, node, rows, [table.base[numbers] + index])
 
 
@@ -306,8 +361,7 @@ def _fire_array_new(
     operation, size = node.node.operation, values[0]
     assert isinstance(operation, Primitive)
     if (size < 0).any():
-        reason = f"a TensorArray cannot have size {size[size < 0][0]}"
-        raise HostOperationError(np.flatnonzero(size < 0), reason, ValueError)
+        raise HostOperationError(np.flatnonzero(size < 0), negative_size(size[size < 0][0]))
     place = _array_place(machine, node.node.outputs[0])
     numbers = place.create(size, can_grow=operation.dynamic_size)
     _emit_fresh(machine, node, rows, place, numbers)
@@ -329,17 +383,16 @@ def _fire_array_read(
 ) -> None:
     place = _array_place(machine, node.node.inputs[0])
     numbers, index = values
-    outside = np.flatnonzero((index < 0) | (index >= place.length[numbers]))
+    length = place.length[numbers]
+    outside = np.flatnonzero((index < 0) | (index >= length))
     if len(outside):
-        first = outside[0]
-        size = place.length[numbers][first]
-        reason = f"index {index[first]} is out of range for a TensorArray of size {size}"
-        raise HostOperationError(outside, reason, IndexError)
+        fault = array_index_out_of_range("read", index[outside[0]], length[outside[0]])
+        raise HostOperationError(outside, fault)
     slots = place.read(numbers, index)
     missing = np.flatnonzero(slots == UNWRITTEN)
     if len(missing):
-        reason = f"index {index[missing[0]]} of a TensorArray is read before it is written"
-        raise HostOperationError(missing, reason, IndexError)
+        fault = never_written("read", index[missing[0]], length[missing[0]])
+        raise HostOperationError(missing, fault)
     _emit(machine, node, rows, [slots])
 
 
@@ -351,9 +404,8 @@ def _fire_array_write(
     length = place.length[numbers]
     outside = np.flatnonzero((index < 0) | ((index >= length) & ~place.can_grow[numbers]))
     if len(outside):
-        first = outside[0]
-        reason = f"index {index[first]} is out of range for a TensorArray of size {length[first]}"
-        raise HostOperationError(outside, reason, IndexError)
+        fault = array_index_out_of_range("write", index[outside[0]], length[outside[0]])
+        raise HostOperationError(outside, fault)
     written = place.copy(numbers, np.maximum(length, index + 1), may_steal=node.is_last_use)
     place.write(written, index, slots)
     _emit_fresh(machine, node, rows, place, written)
@@ -367,8 +419,9 @@ def _fire_array_stack(
     missing = np.flatnonzero(slots == UNWRITTEN)
     if len(missing):
         row = int(np.searchsorted(np.cumsum(length), missing[0], side="right"))
-        reason = "a TensorArray is stacked before all its elements are written"
-        raise HostOperationError(np.array([row]), reason, IndexError)
+        element = missing[0] - (np.cumsum(length) - length)[row]
+        fault = never_written("stack", element, length[row])
+        raise HostOperationError(np.array([row]), fault)
     space = place.elements
     assert isinstance(space, SlotSpace)
     starts = np.cumsum(length) - length

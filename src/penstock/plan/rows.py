@@ -8,9 +8,6 @@ import numpy as np
 
 from penstock.plan.schedule import Array, Integers
 
-FIRST_ROWS = 256
-
-
 @dataclass(slots=True, eq=False)
 class Rows:
     """What is known of each running copy of a context's body."""
@@ -21,6 +18,8 @@ class Rows:
     child_columns: int
     #: How many arrivals each counting node waits for.
     waits: Integers
+    #: How many rows there is room for at first.
+    first: int = 256
     capacity: int = 0
     #: Rows at or above this number were never used.
     top: int = 0
@@ -46,7 +45,7 @@ class Rows:
         reused = min(count, self.free_top)
         fresh = count - reused
         if self.top + fresh > self.capacity:
-            self._grow(max(2 * self.capacity, self.top + fresh, FIRST_ROWS))
+            self._grow(max(2 * self.capacity, self.top + fresh, self.first))
         new = np.arange(self.top, self.top + fresh)
         self.top += fresh
         self.live += count
@@ -68,8 +67,8 @@ class Rows:
             self.slots[:, rows] = -1
 
     def _grow(self, capacity: int) -> None:
-        def more(array: Array, fill: int = 0) -> Array:
-            bigger = np.full((*array.shape[:-1], capacity), fill, array.dtype)
+        def more(array: Array) -> Array:
+            bigger = np.empty((*array.shape[:-1], capacity), array.dtype)
             bigger[..., : self.top] = array[..., : self.top]
             return bigger
 
@@ -78,10 +77,23 @@ class Rows:
             self.slots = np.empty((self.slot_columns, 0), np.int64)
             self.children = np.empty((self.child_columns, 0), np.int64)
             self.pending = np.empty((len(self.waits), 0), np.int64)
-        for name in ("parent", "site", "instance", "todo", "depth", "count", "key", "children"):
+        for name in _COLUMNS:
             setattr(self, name, more(getattr(self, name)))
-        self.pending = more(self.pending)
         self.host = [more(column) for column in self.host]
-        self.slots = more(self.slots, -1)
-        self.free = np.resize(self.free, capacity) if len(self.free) else np.empty(capacity, np.int64)
+        self.slots[:, self.top :] = -1
+        self.free = np.concatenate((self.free, np.empty(capacity - len(self.free), np.int64)))
         self.capacity = capacity
+
+
+_COLUMNS = (
+    "parent",
+    "site",
+    "instance",
+    "todo",
+    "depth",
+    "count",
+    "key",
+    "children",
+    "pending",
+    "slots",
+)

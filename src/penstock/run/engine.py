@@ -62,8 +62,8 @@ class Executable:
     ) -> list[OutputColumn]:
         """The outputs of the program for `count` instances."""
         with torch.no_grad():
-            run = Run(self, captures)
-            run.carry_out(columns, count)
+            run = Run(self, captures, count)
+            run.carry_out(columns)
             return collect_outputs(run.machine, run.arenas, self.linked.contexts[0].context)
 
     def schedule(
@@ -71,8 +71,9 @@ class Executable:
     ) -> Schedule:
         """What a call would launch; programs whose control depends on computed values are run for it."""
         with torch.no_grad():
-            run = Run(self, captures, is_dry=not any(n.kind == "read" for n in self._nodes()))
-            run.carry_out(columns, count)
+            is_dry = not any(node.kind == "read" for node in self._nodes())
+            run = Run(self, captures, count, is_dry=is_dry, keeps_schedule=True)
+            run.carry_out(columns)
             return run.schedule
 
     def _nodes(self):  # type: ignore[no-untyped-def]
@@ -88,22 +89,31 @@ class Run:
     """One call: the machine, the arenas and the uniform values."""
 
     def __init__(
-        self, executable: Executable, captures: Sequence[torch.Tensor], *, is_dry: bool = False
+        self,
+        executable: Executable,
+        captures: Sequence[torch.Tensor],
+        count: int,
+        *,
+        is_dry: bool = False,
+        keeps_schedule: bool = False,
     ) -> None:
         self.executable = executable
         self.captures = captures
+        #: Whether to plan without launching.
         self.is_dry = is_dry
+        #: Whether the instructions are kept once carried out; a long loop would fill the memory with them.
+        self.keeps_schedule = keeps_schedule
         seed = int(torch.randint(2**63 - 1, ()).item()) if executable.graph.has_random else 0
-        self.machine = Machine(executable.linked, current_limits(), executable, seed)
+        self.machine = Machine(executable.linked, current_limits(), executable, count, seed)
         self.arenas: list[Arena] = []
         self.uniform_nodes = {u.wire.number: u for u in executable.graph.uniforms}
         self.uniforms: dict[int, torch.Tensor] = {}
         self.schedule = Schedule(blocks=tuple(block.name for block in executable.blocks))
 
-    def carry_out(self, columns: Columns, count: int) -> None:
+    def carry_out(self, columns: Columns) -> None:
         """Plan and run until nothing is left."""
-        load_inputs(self, columns, count)
-        steps = self.machine.run(count)
+        load_inputs(self, columns, self.machine.count)
+        steps = self.machine.run()
         answer: list[Array] | None = None
         is_over = False
         while not is_over:
@@ -128,7 +138,8 @@ class Run:
         return self.arenas[number]
 
     def _carry_out(self, window: list[Instruction]) -> list[Array] | None:
-        self.schedule.instructions.extend(window)
+        if self.keeps_schedule:
+            self.schedule.instructions.extend(window)
         if self.is_dry:
             return None
         self._grow([item for item in window if isinstance(item, Chunk)])

@@ -11,7 +11,7 @@ import torch
 from penstock.ir.graph import Input
 from penstock.ir.types import TensorType
 from penstock.plan.boxes import BoxTable
-from penstock.plan.schedule import Integers
+from penstock.plan.schedule import Integers, Span
 from penstock.plan.slots import SequenceTable, SlotSpace
 
 if TYPE_CHECKING:
@@ -48,8 +48,10 @@ def _load_shared(run: Run, position: int, entry: Input, count: int) -> None:
 
 def _adopt(run: Run, space: SlotSpace, values: torch.Tensor) -> int:
     """Make values a pinned chunk of their arena."""
-    start = space.adopt(values.shape[0])
+    count = values.shape[0]
+    start = space.adopt(count)
     space.unannounced.pop()
+    run.machine.pins.append(lambda: space.release(Span(space.number, start, count)))
     run.arena(space.number).install(start, values.detach())
     return start
 
@@ -89,7 +91,9 @@ def _load_slots(run: Run, entry: Input, column: Column, count: int) -> Integers:
     if isinstance(place, SequenceTable):
         flat, lengths = _flattened(column)
         start = _adopt(run, place.space, flat)
-        return place.create(start + np.cumsum(lengths) - lengths, lengths)
+        numbers = place.create(start + np.cumsum(lengths) - lengths, lengths)
+        run.machine.pins.append(lambda: place.add(numbers, -1))
+        return numbers
     if isinstance(place, BoxTable):
         return _load_boxes(run, place, list(column), count)
     assert isinstance(place, SlotSpace)
@@ -107,4 +111,5 @@ def _load_boxes(run: Run, table: BoxTable, column: list[torch.Tensor], count: in
         space = table.space(shape)
         start = _adopt(run, space, torch.stack([column[number] for number in numbers]))
         boxes[numbers] = table.create(space.number, np.arange(start, start + len(numbers)))
+    run.machine.pins.append(lambda: table.add(boxes, -1))
     return boxes

@@ -1,7 +1,7 @@
 """The meaning of a program, as a plain interpreter for one instance.
 
-Every value is a tensor, and a TensorArray is a tuple of tensors or None. Nothing is batched, planned or optimised: this
-is what all other ways to run a program must agree with.
+Every value is a tensor, and a TensorArray is a tuple of tensors or None. Nothing is batched,
+planned or optimised: this is what all other ways to run a program must agree with.
 """
 
 from __future__ import annotations

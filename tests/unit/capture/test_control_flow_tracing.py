@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from tests.unit.capture.tracing import assert_agrees, entry_of, operations
 
 from penstock.api.control_flow import cond, switch, while_loop
 from penstock.api.function import function
@@ -20,6 +19,7 @@ from penstock.errors import (
     StructureError,
     TracedValueError,
 )
+from tests.unit.capture.tracing import assert_agrees, entry_of, interpreted, operations
 
 x3 = torch.tensor([1.0, -2.0, 3.0])
 
@@ -67,7 +67,13 @@ def test_states_keep_their_form() -> None:
             lambda p: p.left < 5, lambda p: Pair(p.left + 1, p.right * 2), Pair(x[0], x[1])
         )
         listed = while_loop(lambda a, b: a < 3, lambda a, b: [a + 1, b - 1], [0, 1.5])
-        return state.total, state.steps, pair, listed, while_loop(lambda n: n < 5, lambda n: n + 2, 0)
+        return (
+            state.total,
+            state.steps,
+            pair,
+            listed,
+            while_loop(lambda n: n < 5, lambda n: n + 2, 0),
+        )
 
     assert_agrees(f, x3)
 
@@ -81,7 +87,9 @@ def test_maximum_iterations_may_be_a_number_or_traced() -> None:
     entry = entry_of(f, 3)
     loops = [node.operation for node in entry.program.entry.body.nodes if node.bodies]
     assert [loop.maximum_iterations for loop in loops] == [4, None]
-    assert_agrees(lambda n: while_loop(lambda i: i < 100, lambda i: i + 1, 0, maximum_iterations=4), 3)
+    assert_agrees(
+        lambda n: while_loop(lambda i: i < 100, lambda i: i + 1, 0, maximum_iterations=4), 3
+    )
 
 
 def test_a_carried_dynamic_dimension_that_changes_gets_a_symbol_of_its_own() -> None:
@@ -89,8 +97,9 @@ def test_a_carried_dynamic_dimension_that_changes_gets_a_symbol_of_its_own() -> 
         n = x.shape[0]
         return while_loop(lambda y, i: i < n - 1, lambda y, i: (y[1:], i + 1), (x, 0))
 
-    entry = assert_agrees(f, torch.arange(5.0))
-    assert entry.program.entry.body.outputs[0].type.shape[0] != "n0"
+    rest, steps = interpreted(f, torch.arange(5.0))
+    assert (rest.tolist(), int(steps)) == ([4.0], 4)
+    assert entry_of(f, torch.arange(5.0)).program.entry.body.outputs[0].type.shape[0] != "n0"
 
 
 def test_a_carried_array_learns_its_element_type() -> None:
@@ -235,9 +244,7 @@ def test_branches_of_different_types_are_refused_with_paths() -> None:
     assert text.startswith("cond: all branches must return the same types.\n  at ")
     assert "test_control_flow_tracing.py" in text
     assert "  false_fn  result['h']   float32[2]\n  true_fn   result['h']   float32[3]\n" in text
-    assert text.endswith(
-        "Make true_fn return float32[2] for result['h'], or change false_fn.\n"
-    ) or text.endswith("Make true_fn return float32[2] for result['h'], or change false_fn.")
+    assert text.endswith("Make true_fn return float32[2] for result['h'], or change false_fn.")
     with pytest.raises(BranchTypeError, match=r"branch 1 +\(float32\[3\], float32\[3\]\)"):
         entry_of(lambda x, i: switch(i, [lambda: x, lambda: (x, x)]), x3, 0)
     with pytest.raises(BranchTypeError, match=r"int64\[\]"):
@@ -302,5 +309,7 @@ def test_random_sites_are_numbered_within_their_scope() -> None:
         return a + b + torch.rand(2)
 
     entry = entry_of(f, x3)
-    keys = [n.site for n in entry.program.entry.body.walk() if type(n.operation).__name__ == "RandomKey"]
+    keys = [
+        n.site for n in entry.program.entry.body.walk() if type(n.operation).__name__ == "RandomKey"
+    ]
     assert keys == [0, 0, 0, 1, 2]

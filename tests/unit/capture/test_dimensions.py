@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.unit.capture.tracing import assert_agrees, entry_of, operations
 
 from penstock.api.control_flow import while_loop
 from penstock.api.sequences import foldl, map_fn, scan
 from penstock.capture.tensor_array import TensorArray
 from penstock.errors import TracedValueError
+from tests.unit.capture.tracing import assert_agrees, entry_of, operations
 
 x5 = torch.arange(20.0).reshape(5, 4) / 3
 
@@ -142,7 +142,7 @@ def test_len_and_iteration_of_a_dynamic_dimension_are_refused() -> None:
         _dynamic(lambda x: len(x))
     with pytest.raises(TracedValueError, match="iteration needs them"):
         _dynamic(lambda x: sum(row.sum() for row in x))
-    with pytest.raises(TracedValueError, match="ps.scan, ps.map_fn or ps.while_loop"):
+    with pytest.raises(TracedValueError, match=r"ps.scan, ps.map_fn or ps.while_loop"):
         _dynamic(lambda x: range(x.shape[0]))
 
 

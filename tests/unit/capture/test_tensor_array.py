@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from penstock.capture.tensor_array import TensorArray
-from penstock.errors import ArgumentError, IndexRangeError, StructureError
+from penstock.errors import ArgumentError, IndexRangeError, SizeError, StructureError
 
 
 def lines(error) -> list[str]:
@@ -83,11 +83,12 @@ def test_an_index_out_of_range_cannot_be_written():
 
 
 def test_a_negative_size_is_an_error():
-    with pytest.raises(IndexRangeError) as error:
+    with pytest.raises(SizeError) as error:
         TensorArray(-2)
     assert lines(error) == [
         "TensorArray: size must not be negative.",
-        "  size  -2",
+        "  size      -2",
+        "  expected  0 or more",
         "Pass a size of at least 0.",
     ]
 

@@ -4,10 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from tests.unit.capture.tracing import assert_agrees, entry_of, operations
 
 from penstock.capture.torch_names import name_of, resolve
+from penstock.errors import ArgumentError
 from penstock.ir.types import TensorType
+from tests.unit.capture.tracing import assert_agrees, entry_of, interpreted, operations
 
 NAMED = [
     torch.add,
@@ -150,6 +151,9 @@ def test_dropout_in_training_draws_from_a_key() -> None:
     assert sites == [0, 1]
 
 
+attention_with_dropout = nn.MultiheadAttention(4, 2, dropout=0.5)
+
+
 @pytest.mark.parametrize(
     "draw",
     [
@@ -163,13 +167,19 @@ def test_dropout_in_training_draws_from_a_key() -> None:
         lambda x: torch.multinomial(x.abs() + 0.1, 2),
         lambda x: torch.multinomial(x[0].abs() + 0.1, 3, replacement=True),
         lambda x: nn.Dropout(0.3)(x),
+        lambda x: torch.dropout(x, 0.5, True),
+        lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5),
+        lambda x: attention_with_dropout(x, x, x)[0],
     ],
 )
 def test_random_operations_have_the_types_of_torch(draw) -> None:
-    from tests.unit.capture.tracing import interpreted
-
     found, expected = interpreted(draw, x34), draw(x34)
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+
+
+def test_a_random_operation_without_a_key_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="gumbel_softmax: this random operation has no form"):
+        entry_of(lambda x: F.gumbel_softmax(x), x34)
 
 
 def test_sources_are_lines_of_user_code() -> None:

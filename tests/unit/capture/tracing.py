@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 
-from penstock.api.columns import InputColumn
-from penstock.api.columns import one_instance
+from penstock.api.columns import InputColumn, one_instance
 from penstock.api.function import Function, function
 from penstock.api.traces import Entry
-from penstock.capture.structure import flatten
+from penstock.capture.structure import flatten, flatten_like
 from penstock.testing.interpreter import interpret
 
 
@@ -35,8 +34,7 @@ def assert_agrees(fn: Any, *args: Any, **kwargs: Any) -> Entry:
     """The traced program computes what the Python function computes."""
     plain = fn.__wrapped__ if isinstance(fn, Function) else fn
     expected, structure = flatten(plain(*args, **kwargs))
-    found, found_structure = flatten(interpreted(fn, *args, **kwargs))
-    assert structure == found_structure
+    found = flatten_like(structure, interpreted(fn, *args, **kwargs))
     for left, right in zip(found, expected, strict=True):
         if isinstance(left, torch.Tensor):
             torch.testing.assert_close(left, torch.as_tensor(right))

@@ -1,0 +1,97 @@
+"""What a run leaves behind for a profile: calls, launches and reads, as plain data.
+
+Records are made by the runner and only read here. They keep the graph that was run, so that explanations can name
+loops, recursions and source lines; they keep no tensor. A launch on a device is timed there, and its seconds are looked
+up when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from penstock.ir.graph import Block, Graph, Node
+from penstock.ir.types import TensorType
+
+
+@dataclass(slots=True, eq=False)
+class CallRecord:
+    """One call or map of a program. All seconds are the host's."""
+
+    name: str
+    instances: int
+    graph: Graph
+    #: From the start of the call to its end.
+    seconds: float = 0.0
+    #: Inside the planner.
+    planning_seconds: float = 0.0
+    #: Making batched forms of blocks, when they are launched for the first time.
+    building_seconds: float = 0.0
+    #: Nodes that the machine fired.
+    firings: int = 0
+
+    @property
+    def running_seconds(self) -> float:
+        """All but planning and building."""
+        return self.seconds - self.planning_seconds - self.building_seconds
+
+
+@dataclass(slots=True, eq=False)
+class LaunchRecord:
+    """One launch of a block."""
+
+    call: CallRecord
+    #: The node of the graph that was fired.
+    node: Node
+    rows: int
+    #: The shape of each operand, rows first; () for a size.
+    shapes: tuple[tuple[int, ...], ...]
+    #: Where each operand came from: "view" or "gather" of an arena, "host", "shared" or "size".
+    sources: tuple[str, ...]
+    device: str
+    gathered_bytes: int
+    #: Operations on whose account the rows ran one by one.
+    unbatched: tuple[str, ...]
+    #: Seconds, or how to find them out.
+    timing: float | Callable[[], float] = field(repr=False)
+
+    @property
+    def seconds(self) -> float:
+        """Gathering, running and writing: on the host for a CPU, on the device for a GPU."""
+        if not isinstance(self.timing, float):
+            self.timing = self.timing()
+        return self.timing
+
+    @property
+    def block(self) -> str:
+        """The name of the block."""
+        return self.operation.name
+
+    @property
+    def operation(self) -> Block:
+        """The block itself."""
+        assert isinstance(self.node.operation, Block)
+        return self.node.operation
+
+    @property
+    def is_view(self) -> bool:
+        """Whether no operand had to be copied together."""
+        return "gather" not in self.sources
+
+    @property
+    def kind(self) -> str:
+        """"flat" over the elements of sequences, "mixing" along a dynamic dimension, else "plain"."""
+        if self.operation.is_flat:
+            return "flat"
+        types = [wire.type for wire in self.node.inputs]
+        is_mixing = any(isinstance(kind, TensorType) and kind.is_dynamic for kind in types)
+        return "mixing" if is_mixing or self.operation.sizes else "plain"
+
+
+@dataclass(slots=True, eq=False)
+class ReadRecord:
+    """One read of computed values back to the host, for all rows that waited."""
+
+    call: CallRecord
+    values: int
+    seconds: float
