@@ -17,6 +17,7 @@ from torch import Tensor
 from benchmarks.baselines import tree_lstm
 from benchmarks.baselines.levels import levels_of, needed_levels_of
 from benchmarks.harness import Comparison, compare
+from benchmarks.programs.tree_lstm import tree_program
 from penstock.data import Tree, random_binary_trees
 
 
@@ -26,7 +27,9 @@ def candidates_for(
     """The baselines as calls without arguments; `prepared` leaves level structure untimed."""
     nodes = [tree.to_nodes() for tree in trees]
     levels, needed = levels_of(trees), needed_levels_of(trees)
+    encode = tree_program(model)
     return {
+        "penstock": lambda: encode.map(trees, out="stack"),
         "per sample (a)": lambda: tree_lstm.per_sample(model, nodes),
         "by level (b)": lambda: tree_lstm.by_level(model, levels if prepared else levels_of(trees)),
         "by level, needed (b+)": lambda: tree_lstm.by_level_needed(

@@ -6,6 +6,7 @@ from penstock.api.eager import set_eager
 from penstock.api.function import Function, function
 from penstock.api.function import map_instances as map
 from penstock.api.markers import shared, static
+from penstock.api.profile import profile
 from penstock.api.sequences import foldl, foldr, map_fn, scan
 from penstock.capture.tensor_array import TensorArray
 from penstock.errors import PenstockWarning
@@ -24,6 +25,7 @@ __all__ = [
     "function",
     "map",
     "map_fn",
+    "profile",
     "scan",
     "set_eager",
     "shared",

@@ -1,7 +1,8 @@
-"""What can go wrong for one instance while a program runs, in words that every way of running it shares.
+"""What can go wrong for one instance while a program runs, in words that all ways to run it share.
 
-Eager calls raise a fault at the line at work; the planner sends it up with its row, and the runner adds the line that the
-program remembers and the instance. A fault knows numbers and names, never the contents of tensors that are data.
+Eager calls raise a fault at the line at work; the planner sends it up with its row, and the runner
+adds the line that the program remembers and the instance. A fault knows names and control numbers,
+never the contents of tensors that are data.
 """
 
 from __future__ import annotations

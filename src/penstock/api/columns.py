@@ -51,6 +51,8 @@ class Batch:
     structure: Structure
     leaves: list[InputColumn | SharedTensor | Any]
     count: int
+    #: Which instances of a map these are, for errors; None where there is only one.
+    numbers: Sequence[int] | None = None
     inputs: list[InputColumn] = field(init=False)
     shared: list[SharedTensor] = field(init=False)
 
@@ -63,7 +65,8 @@ class Batch:
         leaves = [
             _rows(leaf, numbers) if isinstance(leaf, InputColumn) else leaf for leaf in self.leaves
         ]
-        return Batch(self.structure, leaves, len(numbers))
+        names = numbers if self.numbers is None else [self.numbers[n] for n in numbers]
+        return Batch(self.structure, leaves, len(numbers), names)
 
 
 class Spread:
@@ -96,7 +99,7 @@ def _batch(
     leaves: list[Any] = []
     examples: list[Any] = []
     entries, outer = flatten((args, kwargs))
-    for entry, path in zip(entries, _argument_paths(args, kwargs, names), strict=True):
+    for entry, path in zip(entries, argument_paths(args, kwargs, names), strict=True):
         if isinstance(entry, Spread):
             columns, example = _spread_columns(entry, path)
         elif isinstance(entry, Shared):
@@ -109,10 +112,10 @@ def _batch(
         leaves.extend(columns)
         examples.append(example)
     _, structure = flatten(unflatten(outer, examples))
-    return Batch(structure, leaves, count)
+    return Batch(structure, leaves, count, range(count) if count > 1 else None)
 
 
-def _argument_paths(args: Any, kwargs: Any, names: Sequence[str]) -> list[str]:
+def argument_paths(args: Any, kwargs: Any, names: Sequence[str]) -> list[str]:
     """How a user would name each leaf of the bound arguments."""
     rest = [f"{names[-1] if names else 'args'}[{n}]" for n in range(len(args) - len(names) + 1)]
     positional = [*names, *rest[1:]] if len(args) > len(names) else list(names)[: len(args)]

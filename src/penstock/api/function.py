@@ -18,17 +18,18 @@ from torch import nn
 
 from penstock.api.columns import Batch, Spread, as_tensor, many_instances, one_instance
 from penstock.api.guards import Guards
-from penstock.api.instances import common_count, split_instances
+from penstock.api.instances import common_count, naming_instance, split_instances
 from penstock.api.markers import Shared
 from penstock.api.outputs import check_form, in_form, in_form_of_values
+from penstock.api.refusals import check_depth, not_a_function
 from penstock.api.traces import Entry, Traces
+from penstock.autodiff.function import asks_for_gradients, run_with_gradients
 from penstock.capture.active import active_tracer, state
 from penstock.capture.leaves import as_values
-from penstock.capture.location import user_line
 from penstock.capture.signatures import Callee
 from penstock.capture.static import Static, is_static
 from penstock.capture.structure import map_leaves
-from penstock.errors import ArgumentError, TracedValueError, report
+from penstock.errors import TracedValueError
 from penstock.ir.program import Program
 
 #: Where an object keeps the programs of its decorated methods.
@@ -65,7 +66,7 @@ class Function:
             return self._call_eagerly(args, kwargs)
         batch = one_instance(*self._callee.bind(args, kwargs), self._names)
         entry = self._traces.find(self._callee, batch, self._guards())
-        return entry.traced.rebuild(_run(entry, batch)[0][1])
+        return entry.traced.rebuild(self._run(entry, batch)[0][1])
 
     def map(self, *columns: Any, out: str = "list", **shared: Any) -> Any:
         """Run the program for many instances at once.
@@ -102,14 +103,15 @@ class Function:
 
     def graph(self, *args: Any, **kwargs: Any) -> Any:
         """The graph of primitives that a call with these arguments runs."""
-        return _executable(self._entry(args, kwargs)).graph
+        return self._executable(self._entry(args, kwargs)).graph
 
     def schedule(self, *columns: Any, **shared: Any) -> Any:
         """What a map over these columns launches, in order."""
         batch = self._bind_columns(columns, shared, common_count(columns))
         entry = self._traces.find(self._callee, batch, self._guards())
         values = [column.values for column in batch.inputs]
-        return _executable(entry).schedule(values, _captures(entry, batch), batch.count)
+        captures = _captures(entry, batch)
+        return self._executable(entry).schedule(values, captures, batch.count, batch.numbers)
 
     def __repr__(self) -> str:
         return f"<ps.function {self._name}>"
@@ -160,19 +162,41 @@ class Function:
         pinned = self._traces.pinned(part, guards)
         if not pinned:
             try:
-                entry = self._traces.find(self._callee, part, guards)
+                entry = self._find(part, guards)
             except (TracedValueError, RuntimeError):
                 pinned = self._traces.pin(part, guards)
                 if not pinned:
                     raise
             else:
-                return _run(entry, part)
+                return self._run(entry, part)
         results: list[Any] = [None] * part.count
         for rows, group in split_instances(part, lambda number, shape: shape):
-            entry = self._traces.find(self._callee, group, guards)
-            for row, result in zip(rows, _run(entry, group), strict=True):
+            entry = self._find(group, guards)
+            for row, result in zip(rows, self._run(entry, group), strict=True):
                 results[row] = result
         return results
+
+    def _find(self, batch: Batch, guards: dict[str, Any]) -> Entry:
+        with naming_instance(batch.numbers[0] if batch.numbers else None, self._name):
+            return self._traces.find(self._callee, batch, guards)
+
+    def _run(self, entry: Entry, batch: Batch) -> list[tuple[Entry, list[torch.Tensor]]]:
+        values = [column.values for column in batch.inputs]
+        captures = _captures(entry, batch)
+        executable = self._executable(entry)
+        if asks_for_gradients(values, captures):
+            rows = run_with_gradients(executable, values, captures, batch.count, batch.numbers)
+        else:
+            columns = executable.run(values, captures, batch.count, batch.numbers)
+            rows = [column.rows() for column in columns]
+        return [(entry, [row[number] for row in rows]) for number in range(batch.count)]
+
+    def _executable(self, entry: Entry) -> Any:
+        if entry.executable is None:
+            from penstock.run.engine import compile_program
+
+            entry.executable = compile_program(entry.program, self._options["max_depth"])
+        return entry.executable
 
     def _call_eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plain_args, plain_kwargs = map_leaves(_eager_leaf, self._callee.bind(args, kwargs))
@@ -185,7 +209,10 @@ class Function:
             [c if isinstance(c, Shared | Static) else c[number] for c in columns]
             for number in range(count)
         ]
-        results = [self._call_eagerly(tuple(row), shared) for row in rows]
+        results = []
+        for number, row in enumerate(rows):
+            with naming_instance(number if count > 1 else None, self._name):
+                results.append(self._call_eagerly(tuple(row), shared))
         return in_form_of_values(out, results)
 
 
@@ -225,10 +252,12 @@ def function(
         autograph: whether Python `if` and `while` on traced values are converted from source.
         name: the name in programs and errors; that of `fn` otherwise.
         memory: what happens to values that gradients need.
-        max_depth: how deep recursion may go.
+        max_depth: how many calls may be inside each other in a call of this function; one more
+            is a `RecursionLimitError`.
 
     Gradients flow as through the Python function.
     """
+    check_depth(max_depth)
     options = {"autograph": autograph, "name": name, "memory": memory, "max_depth": max_depth}
     if fn is None:
         return lambda decorated: Function(decorated, options)
@@ -247,17 +276,7 @@ def map_instances(fn: Any, *columns: Any, out: str = "list", **shared: Any) -> A
     target = fn.forward if isinstance(fn, nn.Module) else fn
     if isinstance(target, Function):
         return target.map(*columns, out=out, **shared)
-    raise ArgumentError(
-        report(
-            "map: only a ps.function can be mapped so far.",
-            where=user_line(),
-            facts=[
-                ("fn", getattr(fn, "__qualname__", type(fn).__name__)),
-                ("expected", "a ps.function, or an nn.Module whose forward is one"),
-            ],
-            todo="Decorate it with @ps.function, or call it for each instance in a list.",
-        )
-    )
+    raise not_a_function(fn)
 
 
 def _traces_of(instance: Any, name: str) -> Traces:
@@ -266,26 +285,11 @@ def _traces_of(instance: Any, name: str) -> Traces:
     return stored.setdefault(name, Traces())
 
 
-def _executable(entry: Entry) -> Any:
-    if entry.executable is None:
-        from penstock.run.engine import compile_program
-
-        entry.executable = compile_program(entry.program)
-    return entry.executable
-
-
 def _captures(entry: Entry, batch: Batch) -> list[torch.Tensor]:
     return [
         capture.fetch() if capture.shared is None else batch.shared[capture.shared].tensor
         for capture in entry.traced.captures
     ]
-
-
-def _run(entry: Entry, batch: Batch) -> list[tuple[Entry, list[torch.Tensor]]]:
-    values = [column.values for column in batch.inputs]
-    columns = _executable(entry).run(values, _captures(entry, batch), batch.count)
-    rows = [column.rows() for column in columns]
-    return [(entry, [row[number] for row in rows]) for number in range(batch.count)]
 
 
 def _fixed_sizes(number: int, shape: tuple[int, ...]) -> Hashable:

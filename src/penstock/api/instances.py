@@ -6,7 +6,8 @@ dynamic; results are put back in the order of the instances.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -34,6 +35,17 @@ def split_instances(
     if len(parts) == 1:
         return [(list(range(batch.count)), batch)]
     return [(rows, batch.rows(rows)) for rows in parts.values()]
+
+
+@contextmanager
+def naming_instance(number: int | None, name: str) -> Iterator[None]:
+    """Note on an exception which instance of a map it came from first; None adds nothing."""
+    try:
+        yield
+    except Exception as error:
+        if number is not None:
+            error.add_note(f"in instance {number} of {name}.map")
+        raise
 
 
 def common_count(columns: Sequence[Any]) -> int:

@@ -15,20 +15,25 @@ from typing import Any
 
 import torch
 
-from penstock.api.columns import Batch, InputColumn, SharedTensor
+from penstock.api.columns import Batch, InputColumn, SharedTensor, argument_paths
 from penstock.capture.location import user_line
 from penstock.capture.restarts import leading
 from penstock.capture.signatures import Callee
 from penstock.capture.static import static_key
+from penstock.capture.structure import unflatten
 from penstock.capture.trace import InputLeaf, SharedLeaf, TracedProgram, TraceRequest, trace
 from penstock.capture.traced_tensor import Origins
 from penstock.capture.worlds import dtype_name
 from penstock.errors import PenstockWarning, TracedValueError, report
 from penstock.ir.program import Program
 from penstock.ir.types import TensorType
+from penstock.run.recording import count_trace
 
 #: Programs kept per function, and traces after which a warning is due.
 CAPACITY, MANY_TRACES = 64, 8
+
+#: Before the number of a leaf, the name of a static argument among what must be equal.
+_STATIC = "static argument leaf "
 
 #: An input dimension, as (input, dimension).
 Place = tuple[int, int]
@@ -84,8 +89,10 @@ class Traces:
         for entry in self._entries:
             if entry.facts == facts and _fits(entry, batch):
                 self.hits += 1
+                count_trace(is_hit=True)
                 return entry
         self.misses += 1
+        count_trace(is_hit=False)
         return self._trace(callee, batch, facts)
 
     def pin(self, batch: Batch, guards: dict[str, Hashable]) -> Origins:
@@ -120,7 +127,7 @@ class Traces:
             traced = attempt(needed)
         memory.dynamic, memory.pinned, memory.groups = traced.dynamic, traced.pinned, groups
         entry = Entry(traced, facts, shapes, _equal_places(traced))
-        self._warn(callee, entry)
+        self._warn(callee, entry, batch)
         self._entries = [entry, *self._entries][:CAPACITY]
         return entry
 
@@ -138,11 +145,13 @@ class Traces:
     def _memory(self, facts: dict[str, Hashable]) -> _Memory:
         return self._memories.setdefault(tuple(facts.items()), _Memory())
 
-    def _warn(self, callee: Callee, entry: Entry) -> None:
+    def _warn(self, callee: Callee, entry: Entry, batch: Batch) -> None:
         self._count += 1
         if self._count != MANY_TRACES + 1:
             return
-        changed = _change(self._entries[0], entry)
+        args, kwargs = unflatten(batch.structure, range(len(batch.leaves)))
+        paths = argument_paths(args, kwargs, list(callee.signature.parameters))
+        changed = _change(self._entries[0], entry, paths)
         text = report(
             f"{callee.name} was traced {self._count} times; every trace takes time.",
             where=user_line(),
@@ -162,7 +171,7 @@ def _facts(batch: Batch, guards: dict[str, Hashable]) -> dict[str, Hashable]:
         elif isinstance(leaf, SharedTensor):
             facts[f"the shared {leaf.path}"] = _tensor_facts(leaf.tensor)
         else:
-            facts[f"static argument leaf {number}"] = static_key(leaf)
+            facts[f"{_STATIC}{number}"] = static_key(leaf)
     return facts | guards
 
 
@@ -248,21 +257,22 @@ def _equal_places(traced: TracedProgram) -> list[list[Place]]:
     return list(symbols.values())
 
 
-def _change(before: Entry, after: Entry) -> str:
-    """What differs between two traces, in a few words."""
+def _change(before: Entry, after: Entry, paths: list[str]) -> str:
+    """What differs between two traces, in a few words; `paths` name the argument leaves."""
     names = [*before.facts, *(name for name in after.facts if name not in before.facts)]
     for name in names:
         old, new = before.facts.get(name), after.facts.get(name)
         if old != new:
-            return f"{name}: {_shown(old)} -> {_shown(new)}"
+            number = name.removeprefix(_STATIC)
+            shown = paths[int(number)] if number != name else name
+            return f"{shown}: {_shown(old)} -> {_shown(new)}"
     return f"shapes: {before.shapes} -> {after.shapes}"
 
 
 def _shown(fact: Hashable) -> str:
-    if (
-        isinstance(fact, tuple)
-        and len(fact) == 2
-        and fact[0] in ("bool", "int", "float", "str", "NoneType")
-    ):
-        return repr(fact[1])
+    """A fact as a user would write it; plain values carry their type in front."""
+    if isinstance(fact, tuple) and len(fact) == 2:
+        kind, value = fact
+        if isinstance(kind, type) or kind in ("bool", "int", "float", "str", "NoneType"):
+            return repr(value)
     return str(fact)

@@ -26,13 +26,13 @@ from penstock.capture.signatures import (
     results_in_caller,
     signature_key,
 )
-from penstock.capture.source import user_source
+from penstock.capture.source import raising_source
 from penstock.capture.static import is_static, unwrap_static
 from penstock.capture.structure import Structure, flatten, unflatten
 from penstock.capture.traced_array import TracedTensorArray
 from penstock.capture.traced_tensor import TracedTensor
-from penstock.errors import RecursionLimitError, StructureError, report
-from penstock.ir.program import Body, Call, Function
+from penstock.errors import PenstockError, RecursionLimitError, StructureError, report
+from penstock.ir.program import Body, Call, Function, Source
 from penstock.ir.types import ArrayType, TensorType
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _attempt(
         missing = tracer.signatures.missing
     except UnresolvedRecursion as error:
         if error.record is record:
-            raise _no_base_case(callee) from None
+            raise _no_base_case(callee, raising_source(error)) from None
         raise
     finally:
         tracer.signatures.missing = outer
@@ -157,11 +157,9 @@ def _call_user(
         return callee.function(*args, **kwargs)
     except Exception as caught:
         error = tracer.unswallowed(caught)
-        source = callee.source
-        place = "" if source is None else f" at {source.file}:{source.line}"
-        note = f"while tracing {callee.name}{place}"
-        if note not in getattr(error, "__notes__", ()):
-            error.add_note(note)
+        if not isinstance(error, PenstockError):
+            source = raising_source(caught) or callee.source
+            error.add_note(f"while tracing {callee.name} at {source}")
         if error is caught:
             raise
         raise error from None
@@ -208,11 +206,11 @@ def _take_apart(
     return _Arguments(structure, leaves, passed)
 
 
-def _no_base_case(callee: Callee) -> RecursionLimitError:
+def _no_base_case(callee: Callee, source: Source | None) -> RecursionLimitError:
     return RecursionLimitError(
         report(
             f"{callee.name}: recursion without a base case.",
-            where=str(user_source() or callee.source),
+            where=str(source or callee.source),
             facts=[
                 ("every path", f"calls {callee.name} again"),
                 ("needed", "a branch of ps.cond or ps.switch that does not"),

@@ -15,7 +15,17 @@ def user_source() -> Source | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(LIBRARY_FOLDERS):
         frame = frame.f_back
-    if frame is None:
-        return None
+    return None if frame is None else _source(frame, frame.f_lineno)
+
+
+def raising_source(error: BaseException) -> Source | None:
+    """The outermost frame outside this package and torch that an exception came through."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(LIBRARY_FOLDERS):
+        trace = trace.tb_next
+    return None if trace is None else _source(trace.tb_frame, trace.tb_lineno)
+
+
+def _source(frame: FrameType, line: int) -> Source:
     file = frame.f_code.co_filename.removeprefix(os.getcwd() + os.sep)
-    return Source(file, frame.f_lineno, frame.f_code.co_name)
+    return Source(file, line, frame.f_code.co_name)

@@ -127,9 +127,7 @@ class TensorArray(metaclass=ABCMeta):
 
     def stack(self) -> torch.Tensor:
         """All elements along a new first dimension; all must be written and of one type."""
-        elements = [
-            self._written(position, "stack") for position in range(len(self._elements))
-        ]
+        elements = [self._written(position, "stack") for position in range(len(self._elements))]
         if elements:
             _check_equal_types(elements)
             return torch.stack(elements)

@@ -1,8 +1,9 @@
 """Graphs of primitives: what the machine runs and what a partitioner cuts.
 
-A graph has one context per function, loop body and for-each body. A context is split into arms: arm 0 runs for every
-row, any other arm runs for the rows that a Switch sent there. A Switch therefore routes rows, and with a row all values
-it can see. A wire carries one value of a row: on the host (control), as a slot (data), or the same for all rows.
+A graph has one context per function, loop body and for-each body. A context is split into arms: arm
+0 runs for every row, any other arm runs for the rows that a Switch sent there. A Switch therefore
+routes rows, and with a row all values it can see. A wire carries one value of a row: on the host
+(control), as a slot (data), or the same for all rows.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Wire:
     home: Home
     context: int
     arm: int
-    #: The number of the entry's input that this wire always equals: looked up by instance, never stored per row.
+    #: The number of the entry's input that this wire always equals: looked up by instance, never
+    #: stored per row.
     input: int | None = None
 
     def __str__(self) -> str:
@@ -62,8 +64,9 @@ class Compute:
 class Block:
     """A straight line of torch calls, launched once for all ready rows.
 
-    `parameters` and `results` are the program values that stand for the node's inputs and outputs. A flat block works
-    element by element along the leading dimension of its sequences, and runs over all elements of all rows at once.
+    `parameters` and `results` are the program values that stand for the node's inputs and outputs.
+    A flat block works element by element along the leading dimension of its sequences, and runs
+    over all elements of all rows at once.
     """
 
     name: str
@@ -71,7 +74,8 @@ class Block:
     parameters: tuple[Value, ...]
     results: tuple[Value, ...]
     is_flat: bool = False
-    #: Parameters that are passed as Python ints, with the symbol of the dimension they measure, if it is one.
+    #: Parameters that are passed as Python ints, with the symbol of the dimension they measure, if
+    #: it is one.
     sizes: Mapping[int, str | None] = field(default_factory=dict)
 
 
@@ -105,7 +109,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A new row of the callee's context for each row; arguments go to its parameters, results come back."""
+    """A new row of the callee for each row; arguments go to its parameters, results come back."""
 
     callee: int
     site: int
@@ -117,7 +121,8 @@ class Call:
 class Enter:
     """Iteration 0 of a loop's context; the outputs are what Exit sends back.
 
-    The first `carried` inputs are the initial values; the others are read by the loop and must be there first.
+    The first `carried` inputs are the initial values; the others are read by the loop and must be
+    there first.
     """
 
     loop: int
@@ -128,7 +133,8 @@ class Enter:
 class Fork:
     """One row of the context per element; the outputs are arrays of the results (Join).
 
-    The first input is a sequence, whose length counts; then `elements` sequences; the others are read by the body.
+    The first input is a sequence, whose length counts; then `elements` sequences; the others are
+    read by the body.
     """
 
     each: int
@@ -137,7 +143,7 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """A slot-moving operation of the program (Element, Size and those on arrays), by its program record's name."""
+    """A slot-moving operation of the program (elements, sizes, arrays), by its record's name."""
 
     name: str
     dimension: int = 0
@@ -172,9 +178,9 @@ class Node:
 class Context:
     """The rows of one function, loop or for-each body.
 
-    `inputs` are the parameters, carried values or elements. `outputs` are the results of a function or for-each body;
-    of a loop, what the next iteration carries. A loop's Switch sends rows to (exit arm, body arm); `exits` are the
-    carried values as the exit arm sees them.
+    `inputs` are the parameters, carried values or elements. `outputs` are the results of a function
+    or for-each body; of a loop, what the next iteration carries. A loop's Switch sends rows to
+    (exit arm, body arm); `exits` are the carried values as the exit arm sees them.
     """
 
     index: int
@@ -196,7 +202,10 @@ class Context:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Uniform:
-    """A wire that is the same for all rows, computed at most once per call: a constant, a capture, or torch calls."""
+    """A wire that is the same for all rows: a constant, a capture, or a torch call on such wires.
+
+    It is computed at most once per call.
+    """
 
     wire: Wire
     node: ProgramNode
@@ -207,9 +216,11 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Input:
-    """A value that every row finds through its instance: an argument, or a uniform value that meets rows.
+    """A value that every row finds through its instance: an argument, or a uniform value that meets
+    rows.
 
-    `number` counts the entry's arguments; of a shared value it is None and `uniform` is the wire that computes it.
+    `number` counts the entry's arguments; of a shared value it is None and `uniform` is the wire
+    that computes it.
     """
 
     type: Type
@@ -229,3 +240,8 @@ class Graph:
     inputs: tuple[Input, ...]
     #: Whether random keys are needed.
     has_random: bool = False
+
+    def __str__(self) -> str:
+        from penstock.ir.graph_printer import print_graph
+
+        return print_graph(self)

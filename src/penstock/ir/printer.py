@@ -7,7 +7,7 @@ change with every edit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from penstock.ir.program import (
     ArrayNew,
@@ -68,7 +68,7 @@ class _Printer:
     def _node(self, node: Node) -> str:
         match node.operation:
             case TorchCall():
-                return self._torch_call(node.operation, node)
+                return call_text(node.operation, list(map(self._name, node.inputs)))
             case Constant(value=value):
                 return f"constant {value}"
             case Captured(index=index):
@@ -78,26 +78,8 @@ class _Printer:
             case RandomKey(site=site):
                 return f"random_key site {site}"
             case operation:
-                name = _OPERATION_NAMES.get(type(operation).__name__, type(operation).__name__)
+                name = word_of(type(operation).__name__)
                 return f"{name}({self._names(node.inputs)}){_options(operation)}"
-
-    def _torch_call(self, operation: TorchCall, node: Node) -> str:
-        args = [self._template(item, node) for item in operation.args]
-        args += [f"{name}={self._template(item, node)}" for name, item in operation.kwargs]
-        return f"{operation.name}({', '.join(args)})"
-
-    def _template(self, item: object, node: Node) -> str:
-        if isinstance(item, Operand):
-            return self._name(node.inputs[item.index])
-        if isinstance(item, tuple):
-            inner = ", ".join(self._template(part, node) for part in item)
-            return f"({inner},)" if len(item) == 1 else f"({inner})"
-        if isinstance(item, slice):
-            ends = (
-                (item.start, item.stop) if item.step is None else (item.start, item.stop, item.step)
-            )
-            return ":".join("" if end is None else self._template(end, node) for end in ends)
-        return repr(item)
 
     def _bodies(self, node: Node) -> list[tuple[str, Body]]:
         match node.operation:
@@ -123,20 +105,28 @@ class _Printer:
         return f"%{self._numbers.setdefault(value, len(self._numbers))}"
 
 
-_OPERATION_NAMES = {
-    "AsSequence": "as_sequence",
-    "Element": "element",
-    "Branch": "branch",
-    "Loop": "loop",
-    "ForEach": "for_each",
-    "Size": "size",
-    "ArrayNew": "array_new",
-    "ArrayUnstack": "array_unstack",
-    "ArrayRead": "array_read",
-    "ArrayWrite": "array_write",
-    "ArrayStack": "array_stack",
-    "ArraySize": "array_size",
-}
+def word_of(name: str) -> str:
+    """The word for an operation: its record's name in small letters, as in `array_read`."""
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)[1:]
+
+
+def call_text(call: TorchCall, names: Sequence[str]) -> str:
+    """A torch call with its operands by name."""
+    args = [_argument_text(item, names) for item in call.args]
+    args += [f"{name}={_argument_text(item, names)}" for name, item in call.kwargs]
+    return f"{call.name}({', '.join(args)})"
+
+
+def _argument_text(item: object, names: Sequence[str]) -> str:
+    if isinstance(item, Operand):
+        return names[item.index]
+    if isinstance(item, tuple):
+        inner = ", ".join(_argument_text(part, names) for part in item)
+        return f"({inner},)" if len(item) == 1 else f"({inner})"
+    if isinstance(item, slice):
+        ends = (item.start, item.stop) if item.step is None else (item.start, item.stop, item.step)
+        return ":".join("" if end is None else _argument_text(end, names) for end in ends)
+    return repr(item)
 
 
 def _options(operation: object) -> str:
@@ -146,8 +136,13 @@ def _options(operation: object) -> str:
         case ArrayNew(dynamic_size=True):
             return " dynamic"
         case Loop(maximum_iterations=maximum, parallel_iterations=parallel):
-            limits = [f"at most {maximum} times"] if maximum is not None else []
-            limits += [f"{parallel} in flight"] if parallel is not None else []
-            return "".join(f" {limit}" for limit in limits)
+            return limits_text(maximum, parallel)
         case _:
             return ""
+
+
+def limits_text(maximum: int | None, parallel: int | None) -> str:
+    """The bounds of a loop, if it has any."""
+    limits = [f" at most {maximum} times"] if maximum is not None else []
+    limits += [f" {parallel} in flight"] if parallel is not None else []
+    return "".join(limits)

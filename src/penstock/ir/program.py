@@ -1,10 +1,8 @@
-"""Structured programs: functions whose bodies hold operations, conditionals, loops, calls and
-TensorArrays.
+"""Structured programs: functions whose bodies hold torch calls, control flow and TensorArrays.
 
 Everything here is frozen. A value is defined once, by a body's inputs or by one node; a nested body
-may also read the
-values of the bodies around it. An operation is a small frozen record; its operands are the node's
-inputs.
+may also read the values of the bodies around it. An operation is a small frozen record; its
+operands are the node's inputs.
 """
 
 from __future__ import annotations
@@ -51,8 +49,8 @@ class TorchCall:
     """One call of a torch function by its qualified name.
 
     `args` and `kwargs` are templates: nested tuples, lists and dicts frozen as tuples, constants,
-    and `Operand`s.
-    A node with several outputs returns them as the flattened tensors of the call's result.
+    and `Operand`s. A node with several outputs returns them as the flattened tensors of the call's
+    result.
     """
 
     name: str
@@ -71,8 +69,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A tensor that the program reads by reference: number `index` of the program's captures.
-    Uniform."""
+    """A tensor that the program reads by reference: number `index` of its captures."""
 
     index: int
 
@@ -86,8 +83,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class AsSequence:
-    """The input tensor with its static leading dimension stored flattened, so that elements have
-    slots."""
+    """The input, its static leading dimension stored flattened, so that elements have slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +93,7 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """(index) -> what the chosen body returns. `cond` has two bodies: number 0 for false, number 1
-    for true."""
+    """(index) -> what the chosen body returns; of a `cond` body 0 is for false, body 1 for true."""
 
     bodies: tuple[Body, ...]
     is_cond: bool
@@ -106,8 +101,10 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """(initial values) -> final values: `body` runs while `condition` holds. Both take the carried
-    values."""
+    """(initial values) -> final values: `body` runs while `condition` holds.
+
+    Both take the carried values; the condition returns the predicate, the body the next values.
+    """
 
     condition: Body
     body: Body
@@ -124,8 +121,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class ForEach:
-    """(sequences of one length) -> one TensorArray per result of `body`, which takes one element of
-    each."""
+    """(sequences of one length) -> one array per result of `body`, which takes one of each."""
 
     body: Body
 
@@ -164,8 +160,9 @@ class ArraySize:
 
 @dataclass(frozen=True, slots=True)
 class RandomKey:
-    """() -> the int64 key of one random operation: a mix of seed, instance, call path, iterations
-    and `site`.
+    """() -> the int64 key of one random operation.
+
+    It is a mix of seed, instance, call path, iterations and `site`.
 
     `site` counts random operations and scopes inside the scope (function, branch, loop body) that
     draws.
@@ -249,8 +246,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """Functions, the first of which is called for every instance, and the types of what they
-    capture."""
+    """Functions, the first called for every instance, and the types of what they capture."""
 
     functions: tuple[Function, ...]
     captures: tuple[Type, ...] = ()

@@ -1,9 +1,8 @@
 """Types of values in programs and graphs: dtypes, shapes and devices by name.
 
 A dimension is an int where it is the same for every instance, and a symbol (a str such as "n0")
-where it is dynamic.
-Two dimensions with one symbol were equal when the program was traced; nothing else is known of a
-symbol.
+where it is dynamic. Two dimensions with one symbol were equal when the program was traced; nothing
+else is known of a symbol.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ class TensorType:
 
     @property
     def is_sequence(self) -> bool:
-        """Whether only the leading dimension is dynamic: stored flattened, its elements have
-        slots."""
+        """Whether the leading dimension alone is dynamic: stored flattened, elements have slots."""
         return bool(self.shape) and isinstance(self.shape[0], str) and not self.element.is_dynamic
 
     @property

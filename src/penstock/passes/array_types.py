@@ -1,6 +1,7 @@
 """Finds the element types of arrays that were made before anything was known of their elements.
 
-Arrays that control flow copies into each other, and the versions before and after a write, have one element type.
+Arrays that control flow copies into each other, and the versions before and after a write, have one
+element type.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from penstock.passes.flow import Flow
 
 def resolve_array_types(flow: Flow) -> dict[Value, ArrayType]:
     """The full type of every array; the element type stays None where nothing is ever written."""
-    arrays = [value for value in flow.definitions if isinstance(value.type, ArrayType)]
+    arrays = {v: v.type for v in flow.definitions if isinstance(v.type, ArrayType)}
     parents = {value: value for value in arrays}
 
     def find(value: Value) -> Value:
@@ -27,5 +28,5 @@ def resolve_array_types(flow: Flow) -> dict[Value, ArrayType]:
         node = definition.node
         if node is not None and isinstance(node.operation, ArrayWrite):
             parents[find(node.inputs[0])] = find(node.outputs[0])
-    known = {find(v): v.type for v in arrays if v.type.element is not None}  # type: ignore[union-attr]
-    return {value: known.get(find(value), value.type) for value in arrays}  # type: ignore[misc]
+    known = {find(value): kind for value, kind in arrays.items() if kind.element is not None}
+    return {value: known.get(find(value), kind) for value, kind in arrays.items()}

@@ -1,7 +1,9 @@
-"""How values flow through a program: who defines a value, which values are copied into it, and where it comes from.
+"""How values flow through a program: who defines a value, which values are copied into it, and
+where it comes from.
 
-Control flow only copies values (arguments to parameters, results to callers, branch outputs to merges, loop carries).
-A value all of whose copies have one origin *is* that origin: it needs no row of its own. Nothing is rewritten here.
+Control flow only copies values (arguments to parameters, results to callers, branch outputs to
+merges, loop carries). A value all of whose copies have one origin *is* that origin: it needs no row
+of its own. Nothing is rewritten here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Ranks the nodes that wait for rows: a block of higher rank waits while one of lower rank can still feed it.
+"""Ranks the nodes that wait for rows: a block of higher rank waits while one of lower rank can
+still feed it.
 
-The rank is the length of the longest path from the entry in the graph of nodes, with the edges that close loops and
-recursions left out. Nodes of mutually exclusive arms get equal ranks where their inputs do.
+The rank is the length of the longest path from the entry in the graph of nodes, with the edges that
+close loops and recursions left out. Nodes of mutually exclusive arms get equal ranks where their
+inputs do.
 """
 
 from __future__ import annotations

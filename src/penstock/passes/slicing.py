@@ -1,9 +1,9 @@
-"""Slices control from data: which values are needed, on the host or as data, and which must be read back.
+"""Slices control from data: which values the host needs, which data needs, and which are read back.
 
-Control is what predicates, switch indices, element indices and sizes depend on through the closed table of host
-operations. A control value that the table cannot compute is computed as data and read back. A whole number or truth
-value that is on the host reaches data by an upload; a floating-point value is computed in both places, so that
-gradients flow through the data.
+Control is what predicates, switch indices, element indices and sizes depend on through the closed
+table of host operations. A control value that the table cannot compute is computed as data and read
+back. A whole number or truth value that is on the host reaches data by an upload; a floating-point
+value is computed in both places, so that gradients flow through the data.
 """
 
 from __future__ import annotations
@@ -18,26 +18,25 @@ from penstock.ir.program import (
     ArrayWrite,
     Branch,
     Call,
-    Captured,
     Constant,
     Element,
     ForEach,
     Loop,
     Node,
-    Operand,
     RandomKey,
     Size,
     TorchCall,
     Value,
 )
 from penstock.ir.types import TensorType
+from penstock.passes.controllable import (
+    WHOLE,
+    all_nodes,
+    dtype_of,
+    find_controllable,
+    find_uniform,
+)
 from penstock.passes.flow import Definition, Flow
-from penstock.plan.host_calls import bind
-from penstock.plan.host_operation import HostOp, emit
-from penstock.plan.host_operation import Operand as Typed
-
-HOST_SCALARS = ("int64", "bool", "float32", "float64")
-WHOLE = ("int64", "bool")
 
 
 @dataclass(slots=True)
@@ -46,26 +45,42 @@ class Slices:
 
     flow: Flow
     default_dtype: str
-    uniform: set[Value] = field(default_factory=set)
-    controllable: set[Value] = field(default_factory=set)
+    #: The same for all rows.
+    uniform: set[Value]
+    #: What the host could compute.
+    controllable: set[Value]
+    #: What the outputs of the entry depend on.
     live: set[Value] = field(default_factory=set)
+    #: What control needs.
     host: set[Value] = field(default_factory=set)
+    #: What control needs and cannot compute: read back from data.
     read: set[Value] = field(default_factory=set)
+    #: What data needs, uploads aside.
     data: set[Value] = field(default_factory=set)
+
+    def is_live(self, node: Node) -> bool:
+        """Whether something needs an output of the node."""
+        return any(value in self.live for value in node.outputs)
+
+    def has_host_form(self, root: Value) -> bool:
+        """Whether control computes this value or is handed it, and does not read it back."""
+        return root in self.host and root not in self.read
+
+    def has_slot_form(self, root: Value) -> bool:
+        """Whether data computes this value or is handed it, and does not upload it."""
+        return root in self.data and not self.is_uploaded(root)
 
     def is_uploaded(self, value: Value) -> bool:
         """Whether data gets this value from the host."""
         value = self.flow.root(value)
         if value in self.read or value not in self.host:
             return False
-        return _dtype(value) in WHOLE and value.type.shape == ()  # type: ignore[union-attr]
+        return _is_counter(value)
 
 
 def slice_control(flow: Flow, default_dtype: str) -> Slices:
     """Decide for every value whether it is uniform, control, data, or several of these."""
-    slices = Slices(flow, default_dtype)
-    _find_uniform(slices)
-    _find_controllable(slices)
+    slices = Slices(flow, default_dtype, find_uniform(flow), find_controllable(flow, default_dtype))
     _find_live(slices)
     _find_host(slices)
     _keep_counters(slices)
@@ -73,103 +88,9 @@ def slice_control(flow: Flow, default_dtype: str) -> Slices:
     return slices
 
 
-def host_call(node: Node, default_dtype: str) -> tuple[HostOp, tuple[Value | object, ...]] | None:
-    """The host operation that equals this torch call, with its operands; None: it belongs in a block."""
-    call = node.operation
-    if not isinstance(call, TorchCall) or len(node.outputs) != 1:
-        return None
-    bound = bind(call.name, call.args, dict(call.kwargs))
-    if bound is None:
-        return None
-    operands = tuple(
-        node.inputs[item.index] if isinstance(item, Operand) else item for item in bound.operands
-    )
-    if not all(map(_is_host_operand, operands)):
-        return None
-    typed = [Typed("x", _dtype(x)) if isinstance(x, Value) else x for x in operands]
-    emitted = emit(bound.op, typed, default_dtype)
-    return (bound.op, operands) if emitted and emitted.dtype == _dtype(node.outputs[0]) else None
-
-
-def _is_host_operand(item: object) -> bool:
-    if isinstance(item, Value):
-        return isinstance(item.type, TensorType) and item.type.is_scalar
-    return isinstance(item, int | float | bool)
-
-
-def _dtype(value: Value) -> str:
-    return value.type.dtype if isinstance(value.type, TensorType) else "array"
-
-
-def _nodes(flow: Flow) -> Iterator[Node]:
-    for function in flow.program.functions:
-        yield from function.body.walk()
-
-
-def _find_uniform(slices: Slices) -> None:
-    root = slices.flow.root
-    for _ in range(2):  # values of a callee's body may be roots of values that come earlier
-        for node in _nodes(slices.flow):
-            match node.operation:
-                case Captured() | Constant():
-                    slices.uniform.update(node.outputs)
-                case TorchCall() if all(root(value) in slices.uniform for value in node.inputs):
-                    slices.uniform.update(node.outputs)
-
-
-def _find_controllable(slices: Slices) -> None:
-    """Optimistic fixpoint: every value of a fitting type is control until an operation says no."""
-    flow = slices.flow
-    entry = set(flow.program.entry.body.inputs)
-    candidates = {value for value in flow.definitions if _fits_host(value)}
-    is_changed = True
-    while is_changed:
-        kept = {
-            value
-            for value in candidates
-            if value in entry or _stays_controllable(slices, value, candidates)
-        }
-        is_changed = len(kept) < len(candidates)
-        candidates = kept
-    slices.controllable = candidates
-
-
-def _fits_host(value: Value) -> bool:
-    kind = value.type
-    if not isinstance(kind, TensorType):
-        return False
-    if kind.is_scalar:
-        return kind.dtype in HOST_SCALARS
-    return kind.is_sequence and len(kind.shape) == 1 and kind.dtype in WHOLE
-
-
-def _stays_controllable(slices: Slices, value: Value, candidates: set[Value]) -> bool:
-    flow = slices.flow
-    if value in flow.sources:
-        return all(source in candidates for source in flow.sources[value])
-    definition = flow.definitions[value]
-    node = definition.node
-    if node is None:
-        return True
-    if not definition.is_output:  # an element of a for-each
-        return node.inputs[definition.index] in candidates
-    match node.operation:
-        case Constant() | Size() | ArraySize() | RandomKey():
-            return True
-        case Captured():
-            return value.type.is_scalar  # type: ignore[union-attr]
-        case Element():
-            return all(item in candidates for item in node.inputs)
-        case TorchCall():
-            call = host_call(node, slices.default_dtype)
-            return call is not None and all(
-                item in candidates for item in call[1] if isinstance(item, Value)
-            )
-        case _:
-            return False
-
-
-def _spread(start: list[Value], marked: set[Value], following: Callable[[Value], Iterator[Value]]) -> None:
+def _spread(
+    start: list[Value], marked: set[Value], following: Callable[[Value], Iterator[Value]]
+) -> None:
     work = list(start)
     while work:
         value = work.pop()
@@ -227,14 +148,14 @@ def _find_host(slices: Slices) -> None:
     flow = slices.flow
     starts = [
         flow.root(value)
-        for node in _nodes(flow)
-        if _is_live(slices, node)
+        for node in all_nodes(flow)
+        if slices.is_live(node)
         for value in _control_uses(node)
     ]
     starts += [
         node.outputs[0]
-        for node in _nodes(flow)
-        if isinstance(node.operation, RandomKey) and _is_live(slices, node)
+        for node in all_nodes(flow)
+        if isinstance(node.operation, RandomKey) and slices.is_live(node)
     ]
 
     def following(value: Value) -> Iterator[Value]:
@@ -259,7 +180,7 @@ def _find_host(slices: Slices) -> None:
 
 
 def _keep_counters(slices: Slices) -> None:
-    """Whole numbers that come from control alone stay on the host, even where only data reads them."""
+    """Whole numbers that come from control alone stay on the host, also where only data reads."""
     flow = slices.flow
     found = {
         value
@@ -275,7 +196,7 @@ def _keep_counters(slices: Slices) -> None:
 
 
 def _is_counter(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and value.type.is_scalar and _dtype(value) in WHOLE
+    return isinstance(value.type, TensorType) and value.type.is_scalar and dtype_of(value) in WHOLE
 
 
 def _comes_from_control(slices: Slices, value: Value, found: set[Value]) -> bool:
@@ -299,10 +220,6 @@ def _is_control(slices: Slices, root: Value, found: set[Value]) -> bool:
     return definition.node is not None and isinstance(definition.node.operation, Constant)
 
 
-def _is_live(slices: Slices, node: Node) -> bool:
-    return any(value in slices.live for value in node.outputs)
-
-
 def _find_data(slices: Slices) -> None:
     flow = slices.flow
     starts = [flow.root(value) for value in flow.program.entry.body.outputs]
@@ -324,8 +241,8 @@ def _find_data(slices: Slices) -> None:
             yield from wanted(item)
 
     _spread(starts, slices.data, following)
-    for node in _nodes(flow):  # a size needs the sequence itself, where no host table has it
-        if isinstance(node.operation, Size | ArraySize | ForEach) and _is_live(slices, node):
+    for node in all_nodes(flow):  # a size needs the sequence itself, where no host table has it
+        if isinstance(node.operation, Size | ArraySize | ForEach) and slices.is_live(node):
             missing = [item for item in node.inputs if flow.root(item) not in slices.host]
             _spread([flow.root(item) for item in missing], slices.data, following)
 

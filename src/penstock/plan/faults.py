@@ -1,4 +1,4 @@
-"""Errors of a plan: a fault with the rows, and then with the instance and the line, that it belongs to."""
+"""Errors of a plan: a fault with the rows, then with the instance and the line, it belongs to."""
 
 from __future__ import annotations
 

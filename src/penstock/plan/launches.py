@@ -7,7 +7,8 @@ mixes along a dynamic dimension runs once for each combination of sizes among it
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -39,6 +40,12 @@ def fire_block(
     machine: Machine, node: LinkedNode, rows: Integers, arrays: Sequence[Array] | None
 ) -> None:
     """Launch a block for rows."""
+    plan = machine.launch_plans.get(node)
+    if plan is None:
+        plan = machine.launch_plans[node] = _plan(machine, node)
+    if plan.is_plain:
+        _launch_plain(machine, node, plan, rows)
+        return
     block = node.node.operation
     assert isinstance(block, Block)
     values = {
@@ -53,6 +60,57 @@ def fire_block(
         taken = values if mine is None else {k: value[mine] for k, value in values.items()}
         here = rows if mine is None else rows[mine]
         _launch_mixing(machine, node, block, here, taken, lengths)
+
+
+class LaunchPlan(NamedTuple):
+    """What is known of all launches of a block in one run."""
+
+    #: Whether no operand and no result has a dynamic dimension.
+    is_plain: bool
+    #: For each operand what it is for all launches (uniform), its arena, or None for a host value.
+    operands: tuple[Shared | SlotSpace | None, ...]
+    targets: tuple[SlotSpace, ...]
+
+
+def _plan(machine: Machine, node: LinkedNode) -> LaunchPlan:
+    operands: list[Shared | SlotSpace | None] = []
+    block = node.node.operation
+    assert isinstance(block, Block)
+    is_plain = not block.is_flat and not block.sizes
+    for wire in node.node.inputs:
+        if wire.home is Home.UNIFORM:
+            operands.append(Shared(wire.number))
+        elif wire.home is Home.HOST:
+            operands.append(None)
+        else:
+            place = machine.place(wire)
+            is_plain = is_plain and isinstance(place, SlotSpace)
+            operands.append(place if isinstance(place, SlotSpace) else None)
+    places = [machine.place(wire) for wire in node.node.outputs]
+    targets = tuple(place for place in places if isinstance(place, SlotSpace))
+    return LaunchPlan(is_plain and len(targets) == len(places), tuple(operands), targets)
+
+
+def _launch_plain(
+    machine: Machine, node: LinkedNode, plan: LaunchPlan, rows: Integers
+) -> None:
+    """One launch for all rows."""
+    operands: list[Operand] = []
+    for position, operand in enumerate(plan.operands):
+        if isinstance(operand, Shared):
+            operands.append(operand)
+            continue
+        values = machine.fetch(node, position, rows, None)
+        operands.append(Hosted(values) if operand is None else pick(operand.number, values))
+    count = len(rows)
+    targets = [space.allocate(count) for space in plan.targets]
+    machine.out.append(Launch(node.block, count, tuple(operands), tuple(targets)))
+    machine.launched.append(machine.rows[node.context].instance[rows])
+    if node.output is not None:
+        machine.deliver(node.output, rows, [slots_of(target) for target in targets])
+    machine.held.extend(
+        partial(space.release, target) for space, target in zip(plan.targets, targets)
+    )
 
 
 def _sequence(machine: Machine, wire: Wire) -> SequenceTable | None:
@@ -126,6 +184,7 @@ def _launch_mixing(
         targets.append(target)
         delivered.append(slots)
     machine.out.append(Launch(node.block, len(rows), tuple(operands), tuple(targets)))
+    machine.launched.append(machine.rows[node.context].instance[rows])
     if node.output is not None:
         machine.deliver(node.output, rows, delivered)
 
@@ -244,5 +303,6 @@ def _launch_flat(
         delivered.append(numbers)
     if total:
         machine.out.append(Launch(node.block, total, tuple(operands), tuple(targets)))
+        machine.launched.append(np.repeat(machine.rows[node.context].instance[rows], length))
     if node.output is not None:
         machine.deliver(node.output, rows, delivered)

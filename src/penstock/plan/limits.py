@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
+#: Nested calls that a function may make unless it says otherwise.
+DEPTH = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -19,12 +22,17 @@ class Limits:
     #: How many rows go on at a time then.
     admitted_rows: int = 1 << 14
     #: Over this many live rows planning stops with an error.
-    most_rows: int = 1 << 23
-    #: Over this many nested calls planning stops with an error.
-    depth: int = 10_000
+    most_rows: int = 1 << 22
+    #: Over this many nested calls planning stops with an error; None: the function's `max_depth`.
+    depth: int | None = None
+
+    def with_depth(self, depth: int) -> Limits:
+        """These limits with that depth, where they leave it open."""
+        return self if self.depth is not None else replace(self, depth=depth)
 
 
-_current: ContextVar[Limits] = ContextVar("limits", default=Limits())
+_DEFAULT = Limits()
+_current: ContextVar[Limits] = ContextVar("limits", default=_DEFAULT)
 
 
 def current_limits() -> Limits:

@@ -21,6 +21,7 @@ from penstock.plan.boxes import BoxTable
 from penstock.plan.faults import HostOperationError, PlanningError, RowFault
 from penstock.plan.host_code import Tables, failing_step
 from penstock.plan.host_kernels import quiet
+from penstock.plan.launches import LaunchPlan
 from penstock.plan.limits import Limits
 from penstock.plan.link import Arm, Group, Linked, LinkedContext, LinkedNode
 from penstock.plan.primitives import FIRE, RUNNING, fire_join, resume_iterations
@@ -78,12 +79,15 @@ class Machine:
         #: Counts that keep fresh values alive until they have arrived.
         self.held: list[Callable[[], None]] = []
         self.out: list[Instruction] = []
+        #: The instances of the rows of each launch that is planned and not yet run, for errors.
+        self.launched: deque[Integers] = deque()
         #: Rows of loops whose next iteration waits for an older one to end, by context.
         self.waiting: dict[int, list[Integers]] = {
             context.context.index: []
             for context in linked.contexts
             if context.context.parallel_iterations is not None
         }
+        self.launch_plans: dict[LinkedNode, LaunchPlan] = {}
         #: What undoes the references of the call's inputs.
         self.pins: list[Callable[[], None]] = []
         self.live_rows = 0
@@ -204,8 +208,8 @@ class Machine:
         return node.rank, -width, node.number
 
     def _admit(self) -> None:
-        """Over the bound: a few rows of the newest calls, or of the oldest iterations."""
-        node = self.expanding[-1]
+        """Over the bound: a few rows of the deepest calls, or of the oldest iterations."""
+        node = max(reversed(self.expanding), key=self._depth)
         queue = self.queues[node]
         is_loop = self.linked.contexts[node.context].context.kind == "loop"
         rows = queue.pop(0 if is_loop else -1)
@@ -221,6 +225,10 @@ class Machine:
         if not queue:
             self.expanding.remove(node)
         self.fire(node, rows)
+
+    def _depth(self, node: LinkedNode) -> int:
+        """How many calls are around the newest row that waits for a node."""
+        return int(self.rows[node.context].depth[self.queues[node][-1][-1]])
 
     def enqueue(self, node: LinkedNode, rows: Integers) -> None:
         """Let a node fire for rows when its turn comes."""

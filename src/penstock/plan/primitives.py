@@ -177,11 +177,11 @@ def fire_call(machine: Machine, node: LinkedNode, rows: Integers, arrays: Arrays
     callee, site = operation.callee, operation.site
     home = machine.rows[node.context]
     depth = home.depth[rows] + 1
-    if depth.max() > machine.limits.depth:
+    limit = machine.limits.depth
+    if limit is not None and depth.max() > limit:
         name = machine.linked.contexts[callee].context.name
-        fault = too_deep(name, depth.max(), machine.limits.depth)
-        below = np.flatnonzero(depth > machine.limits.depth)
-        raise machine.fault(node, rows, HostOperationError(below, fault))
+        fault = too_deep(name, depth.max(), limit)
+        raise machine.fault(node, rows, HostOperationError(np.flatnonzero(depth > limit), fault))
     home.todo[rows] += 1
     key: Array | int = 0
     if machine.linked.graph.has_random:

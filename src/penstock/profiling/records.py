@@ -1,8 +1,8 @@
 """What a run leaves behind for a profile: calls, launches and reads, as plain data.
 
-Records are made by the runner and only read here. They keep the graph that was run, so that explanations can name
-loops, recursions and source lines; they keep no tensor. A launch on a device is timed there, and its seconds are looked
-up when they are first asked for.
+Records are made by the runner and only read here. They keep the graph that was run, so that
+explanations can name loops, recursions and source lines; they keep no tensor. A launch on a device
+is timed there, and its seconds are looked up when they are first asked for.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class LaunchRecord:
 
     @property
     def kind(self) -> str:
-        """"flat" over the elements of sequences, "mixing" along a dynamic dimension, else "plain"."""
+        """One of "plain", "flat" (over elements of sequences), "mixing" (a dynamic dimension)."""
         if self.operation.is_flat:
             return "flat"
         types = [wire.type for wire in self.node.inputs]

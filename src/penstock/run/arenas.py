@@ -22,6 +22,8 @@ class Arena:
         self.device = torch.device(kind.device)
         self.starts: list[int] = []
         self.chunks: list[torch.Tensor] = []
+        #: Where the memory of chunks begins whose slots are used again.
+        self.recycled: set[int] = set()
 
     def install(self, start: int, values: torch.Tensor) -> None:
         """Take over a tensor as the chunk that starts at this slot."""
@@ -31,7 +33,9 @@ class Arena:
     def grow(self, start: int, count: int) -> None:
         """A new chunk with room for `count` values."""
         shape = (count, *self.kind.shape)
-        self.install(start, torch.empty(shape, dtype=self.dtype, device=self.device))
+        chunk = torch.empty(shape, dtype=self.dtype, device=self.device)
+        self.install(start, chunk)
+        self.recycled.add(chunk.untyped_storage().data_ptr())
 
     def index(self, slots: Integers) -> torch.Tensor:
         """Slots as an index tensor on the arena's device."""

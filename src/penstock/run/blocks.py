@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from penstock.capture.replay import call
 from penstock.ir.graph import Block, Home, Node, Wire
-from penstock.ir.program import AsSequence, TorchCall, Value
+from penstock.ir.program import AsSequence, Source, TorchCall, Value
+from penstock.ir.program import Node as ProgramNode
 from penstock.ir.types import TensorType
 from penstock.run.batched import BatchedBlock, BlockInput, build_batched
 
@@ -32,19 +34,25 @@ class RunnableBlock:
         self.name = self.block.name
         self.shapes: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {}
         self.forms: dict[tuple[int, ...], BatchedBlock] = {}
+        #: Forms that save what gradients need, made and looked up by `penstock.autodiff`.
+        self.training_forms: dict[object, Any] = {}
 
     def function(self, *arguments: torch.Tensor | int) -> tuple[torch.Tensor, ...]:
         """What the block computes for one instance."""
         values: dict[Value, torch.Tensor | int] = dict(zip(self.block.parameters, arguments))
         for node in self.block.nodes:
-            operands = [values[value] for value in node.inputs]
-            if isinstance(node.operation, AsSequence):
-                outputs: Sequence[torch.Tensor | int] = operands
-            else:
-                assert isinstance(node.operation, TorchCall)
-                outputs = call(node.operation, operands)
-            values.update(zip(node.outputs, outputs))
+            _compute(node, values)
         return tuple(values[value] for value in self.block.results)  # type: ignore[misc]
+
+    def failing_line(self, arguments: Sequence[torch.Tensor | int]) -> Source | None:
+        """The user's line at which the block fails for one instance; None where it does not."""
+        values: dict[Value, torch.Tensor | int] = dict(zip(self.block.parameters, arguments))
+        for node in self.block.nodes:
+            try:
+                _compute(node, values)
+            except Exception:
+                return node.source
+        return None
 
     @cached_property
     def inputs(self) -> list[BlockInput]:
@@ -149,3 +157,14 @@ class RunnableBlock:
                         torch.empty(shape, dtype=spec.torch_dtype, device=spec.device)
                     )
             return tuple(tuple(output.shape) for output in self.function(*arguments))
+
+
+def _compute(node: ProgramNode, values: dict[Value, torch.Tensor | int]) -> None:
+    """Run one node of a block on the values so far."""
+    operands = [values[value] for value in node.inputs]
+    if isinstance(node.operation, AsSequence):
+        outputs: Sequence[torch.Tensor | int] = operands
+    else:
+        assert isinstance(node.operation, TorchCall)
+        outputs = call(node.operation, operands)
+    values.update(zip(node.outputs, outputs))

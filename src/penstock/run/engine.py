@@ -6,7 +6,10 @@ and sends back what the planner asked to read. Nothing of a call outlives it but
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from time import perf_counter
+from typing import Any
 
 import torch
 
@@ -15,9 +18,9 @@ from penstock.ir.program import Captured, Constant, Program, TorchCall
 from penstock.ir.types import TensorType
 from penstock.passes.pipeline import program_to_graph
 from penstock.passes.rank import rank_nodes
-from penstock.plan.limits import current_limits
+from penstock.plan.limits import DEPTH, current_limits
 from penstock.plan.link import link
-from penstock.plan.machine import Machine
+from penstock.plan.machine import Machine, Steps
 from penstock.plan.schedule import (
     Array,
     Chunk,
@@ -33,8 +36,10 @@ from penstock.plan.schedule import (
 )
 from penstock.run.arenas import Arena
 from penstock.run.blocks import RunnableBlock
+from penstock.run.faults import Numbers, note_launch, note_uniform, user_errors
 from penstock.run.inputs import load_inputs
 from penstock.run.outputs import OutputColumn, collect_outputs
+from penstock.run.recording import CallRecorder, recorded_call
 from penstock.capture.replay import call
 
 #: Instructions planned ahead of the runner, at most.
@@ -46,33 +51,45 @@ Columns = Sequence[Sequence[torch.Tensor] | torch.Tensor]
 class Executable:
     """A program compiled for the machine."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, max_depth: int = DEPTH) -> None:
         self.program = program
+        #: How many calls may be inside each other, where the limits do not say it.
+        self.max_depth = max_depth
         self.default_dtype = str(torch.get_default_dtype()).removeprefix("torch.")
         self.graph: Graph = program_to_graph(program, self.default_dtype)
         self.linked = link(self.graph, rank_nodes(self.graph), self.default_dtype)
         self.blocks = [RunnableBlock(node) for node in self.linked.blocks]
+        #: Wires through which gradients flow, by the inputs and captures that ask for them.
+        self.differentiable: dict[object, Any] = {}
 
     def shapes(self, block: int, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         """The planner's question about a block's output sizes."""
         return self.blocks[block].output_shapes(sizes)
 
     def run(
-        self, columns: Columns, captures: Sequence[torch.Tensor], count: int
+        self,
+        columns: Columns,
+        captures: Sequence[torch.Tensor],
+        count: int,
+        numbers: Numbers = None,
     ) -> list[OutputColumn]:
-        """The outputs of the program for `count` instances."""
-        with torch.no_grad():
-            run = Run(self, captures, count)
+        """The outputs for `count` instances, which errors name by their `numbers`."""
+        with torch.no_grad(), user_errors(numbers), recorded_call(self.graph, count) as recorder:
+            run = Run(self, captures, count, numbers, recorder=recorder)
             run.carry_out(columns)
             return collect_outputs(run.machine, run.arenas, self.linked.contexts[0].context)
 
     def schedule(
-        self, columns: Columns, captures: Sequence[torch.Tensor], count: int
+        self,
+        columns: Columns,
+        captures: Sequence[torch.Tensor],
+        count: int,
+        numbers: Numbers = None,
     ) -> Schedule:
         """What a call would launch; programs whose control depends on computed values are run for it."""
-        with torch.no_grad():
+        with torch.no_grad(), user_errors(numbers):
             is_dry = not any(node.kind == "read" for node in self._nodes())
-            run = Run(self, captures, count, is_dry=is_dry, keeps_schedule=True)
+            run = Run(self, captures, count, numbers, is_dry=is_dry, keeps_schedule=True)
             run.carry_out(columns)
             return run.schedule
 
@@ -80,9 +97,9 @@ class Executable:
         return (node for context in self.linked.contexts for node in context.nodes)
 
 
-def compile_program(program: Program) -> Executable:
+def compile_program(program: Program, max_depth: int = DEPTH) -> Executable:
     """Compile a program for the machine."""
-    return Executable(program)
+    return Executable(program, max_depth)
 
 
 class Run:
@@ -93,18 +110,24 @@ class Run:
         executable: Executable,
         captures: Sequence[torch.Tensor],
         count: int,
+        numbers: Numbers = None,
         *,
         is_dry: bool = False,
         keeps_schedule: bool = False,
+        recorder: CallRecorder | None = None,
     ) -> None:
         self.executable = executable
         self.captures = captures
+        self.numbers = numbers
         #: Whether to plan without launching.
         self.is_dry = is_dry
         #: Whether the instructions are kept once carried out; a long loop would fill the memory with them.
         self.keeps_schedule = keeps_schedule
+        #: None where no profile is active.
+        self.recorder = recorder
         seed = int(torch.randint(2**63 - 1, ()).item()) if executable.graph.has_random else 0
-        self.machine = Machine(executable.linked, current_limits(), executable, count, seed)
+        limits = current_limits().with_depth(executable.max_depth)
+        self.machine = Machine(executable.linked, limits, executable, count, seed)
         self.arenas: list[Arena] = []
         self.uniform_nodes = {u.wire.number: u for u in executable.graph.uniforms}
         self.uniforms: dict[int, torch.Tensor] = {}
@@ -117,19 +140,28 @@ class Run:
         answer: list[Array] | None = None
         is_over = False
         while not is_over:
-            window: list[Instruction] = []
-            try:
-                while len(window) < WINDOW:
-                    item = steps.send(answer)
-                    answer = None
-                    window.append(item)
-                    if isinstance(item, Read):
-                        break
-            except StopIteration:
-                is_over = True
+            window, is_over = self._plan(steps, answer)
             answer = self._carry_out(window)
         self.schedule.arenas = [space.kind for space in self.machine.spaces]
         self.schedule.firings = self.machine.firings
+
+    def _plan(self, steps: Steps, answer: list[Array] | None) -> tuple[list[Instruction], bool]:
+        """The next window of instructions, and whether it is the last."""
+        began = perf_counter()
+        window: list[Instruction] = []
+        is_over = False
+        try:
+            while len(window) < WINDOW:
+                item = steps.send(answer)
+                answer = None
+                window.append(item)
+                if isinstance(item, Read):
+                    break
+        except StopIteration:
+            is_over = True
+        if self.recorder is not None:
+            self.recorder.planned(perf_counter() - began, self.machine.firings)
+        return window, is_over
 
     def arena(self, number: int) -> Arena:
         """The arena of that number."""
@@ -141,22 +173,44 @@ class Run:
         if self.keeps_schedule:
             self.schedule.instructions.extend(window)
         if self.is_dry:
+            self.machine.launched.clear()
             return None
         self._grow([item for item in window if isinstance(item, Chunk)])
         answer = None
         for item in window:
             if isinstance(item, Launch):
-                self._launch(item)
+                with self.recorder.launch(self, item) if self.recorder else nullcontext():
+                    self._launch(item)
             elif isinstance(item, Store):
-                arena = self.arena(item.target.arena)
-                arena.write(item.target, torch.from_numpy(item.values).to(arena.device))
+                self._store(item)
             elif isinstance(item, Copy):
-                arena = self.arena(item.target.arena)
-                arena.write(item.target, arena.gather(item.source))
+                self._copy(item)
             elif isinstance(item, Read):
-                gathered = [self.arena(s.arena).gather(s) for s in item.sources]
-                answer = [values.cpu().numpy() for values in gathered]
+                with self.recorder.read(item) if self.recorder else nullcontext():
+                    answer = self._read(item)
         return answer
+
+    def _store(self, item: Store) -> None:
+        arena = self.arena(item.target.arena)
+        arena.write(item.target, torch.from_numpy(item.values).to(arena.device))
+
+    def _copy(self, item: Copy) -> None:
+        arena = self.arena(item.target.arena)
+        arena.write(item.target, arena.gather(item.source))
+
+    def borrowed(self) -> list[torch.Tensor]:
+        """Tensors of the caller that the run refers to and did not copy."""
+        chunks = [
+            chunk
+            for arena in self.arenas
+            for chunk in arena.chunks
+            if chunk.untyped_storage().data_ptr() not in arena.recycled
+        ]
+        return [*self.uniforms.values(), *chunks]
+
+    def _read(self, read: Read) -> list[Array]:
+        gathered = [self.arena(source.arena).gather(source) for source in read.sources]
+        return [values.cpu().numpy() for values in gathered]
 
     def _grow(self, chunks: list[Chunk]) -> None:
         """Chunks of one arena that follow each other become one tensor."""
@@ -173,9 +227,31 @@ class Run:
 
     def _launch(self, launch: Launch) -> None:
         block = self.executable.blocks[launch.block]
-        arguments = [self._argument(launch, block, k) for k in range(len(launch.operands))]
-        form = block.form(block.dynamic_sizes(arguments))
-        outputs = form(launch.rows, *arguments)
+        arguments = self.arguments(launch, block)
+        with self.naming_launch(block, arguments):
+            outputs = block.form(block.dynamic_sizes(arguments))(launch.rows, *arguments)
+        self.store(launch, block, outputs)
+
+    def arguments(self, launch: Launch, block: RunnableBlock) -> list[torch.Tensor | int]:
+        """The operands of a launch, gathered."""
+        return [self._argument(launch, block, k) for k in range(len(launch.operands))]
+
+    @contextmanager
+    def naming_launch(
+        self, block: RunnableBlock, arguments: Sequence[torch.Tensor | int]
+    ) -> Iterator[None]:
+        """Note on any error which block failed, and for which instance."""
+        instances = self.machine.launched.popleft()
+        try:
+            yield
+        except Exception as error:
+            note_launch(error, block, arguments, instances, self.numbers)
+            raise
+
+    def store(
+        self, launch: Launch, block: RunnableBlock, outputs: Sequence[torch.Tensor]
+    ) -> None:
+        """Write the results of a launch to their slots."""
         for target, values in zip(launch.targets, outputs, strict=True):
             arena = self.arena(target.arena)
             if target.length is not None or block.block.is_flat:
@@ -216,7 +292,12 @@ class Run:
             )
         else:
             assert isinstance(operation, TorchCall)
-            outputs = call(operation, [self.uniform(wire.number) for wire in uniform.inputs])
+            operands = [self.uniform(wire.number) for wire in uniform.inputs]
+            try:
+                outputs = call(operation, operands)
+            except Exception as error:
+                note_uniform(error, uniform.node.source)
+                raise
             for other in self.uniform_nodes.values():
                 if other.node is uniform.node:
                     self.uniforms[other.wire.number] = outputs[other.output]

@@ -32,6 +32,14 @@ class OutputColumn:
             return list(self._values.unbind(0))
         return list(self._values.split(self._lengths))
 
+    def separate_rows(self) -> list[torch.Tensor]:
+        """One tensor per instance, each in memory of its own."""
+        if isinstance(self._values, list):
+            return [values.clone() for values in self._values]
+        if self._lengths is None:
+            return list(torch.unbind_copy(self._values))
+        return list(torch.split_with_sizes_copy(self._values, self._lengths))
+
     def stacked(self) -> torch.Tensor:
         """All instances in one tensor; they must have one shape."""
         if self._lengths is None and isinstance(self._values, torch.Tensor):

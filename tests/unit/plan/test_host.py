@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from penstock.plan.faults import HostOperationError
 from penstock.plan.host import HOST_OPS, canonical
 from penstock.plan.host_calls import bind
-from penstock.plan.faults import HostOperationError
 from penstock.plan.host_kernels import NAMESPACE, quiet, read_table
 from penstock.plan.host_operation import Emitted, Operand, emit
 from penstock.plan.host_types import HOST_DTYPES, constant, constant_name, literal_dtype

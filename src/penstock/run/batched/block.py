@@ -30,6 +30,7 @@ from penstock.run.batched.optimise import optimise
 from penstock.run.batched.sizes import Point
 from penstock.run.batched.steps import Step, StraightLine
 from penstock.run.batched.tracing import BlockTraces, check_points, trace_points
+from penstock.run.recording import building
 
 #: Forms for particular sizes that one block keeps; the one used longest ago goes first.
 MAXIMUM_FORMS = 64
@@ -71,10 +72,14 @@ class BatchedBlock:
         """Run all rows: row arguments are [rows, ...], and so is every output."""
         if not self._symbols and self._general is not None:
             return self._general(rows, *args)
+        return self.form_for(args)(rows, *args)
+
+    def form_for(self, args: Sequence[torch.Tensor | int]) -> BatchFunction:
+        """The function that runs arguments of these sizes."""
         sizes = tuple([symbol.read(args) for symbol in self._symbols])
-        if self._general is not None and min(sizes) > 1:
-            return self._general(rows, *args)
-        return self._form_for(sizes)(rows, *args)
+        if self._general is not None and min(sizes, default=2) > 1:
+            return self._general
+        return self._form_for(sizes)
 
     @property
     def is_general(self) -> bool:
@@ -93,6 +98,7 @@ class BatchedBlock:
         self._forms.move_to_end(sizes)
         return form
 
+    @building()
     def _build_general(self) -> BatchFunction | None:
         """The form for all sizes, or None where each choice of sizes needs its own."""
         names = [symbol.name for symbol in self._symbols]
@@ -107,6 +113,7 @@ class BatchedBlock:
                     return self._row_loop(problem)
         return None
 
+    @building()
     def _build_for(self, fixed: Point) -> BatchFunction:
         """The form for one choice of dynamic sizes."""
         free = trace_points((), scale=1, verify=not self._check)

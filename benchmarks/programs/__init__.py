@@ -1,0 +1,1 @@
+"""The benchmarked models as Penstock programs; the baselines are in `benchmarks.baselines`."""

@@ -1,0 +1,38 @@
+"""What `ps.function` and `ps.map` refuse before anything is traced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.capture.location import user_line
+from penstock.errors import ArgumentError, report
+from penstock.plan.limits import DEPTH
+
+
+def check_depth(max_depth: Any) -> None:
+    """Refuse a limit on recursion under which no call could be made."""
+    if isinstance(max_depth, int) and not isinstance(max_depth, bool) and max_depth >= 1:
+        return
+    raise ArgumentError(
+        report(
+            "function: max_depth must be a whole number of at least 1.",
+            where=user_line(),
+            facts=[("max_depth", repr(max_depth)), ("expected", "1 or more")],
+            todo=f"Leave it out to allow {DEPTH} nested calls.",
+        )
+    )
+
+
+def not_a_function(fn: Any) -> ArgumentError:
+    """What is to be mapped is not a program."""
+    return ArgumentError(
+        report(
+            "map: only a ps.function can be mapped so far.",
+            where=user_line(),
+            facts=[
+                ("fn", getattr(fn, "__qualname__", type(fn).__name__)),
+                ("expected", "a ps.function, or an nn.Module whose forward is one"),
+            ],
+            todo="Decorate it with @ps.function, or call it for each instance in a list.",
+        )
+    )

@@ -1,0 +1,321 @@
+"""The forward and backward halves of a block, from one joint trace.
+
+The batched form of a block is traced together with its vjp; what the backward half reads of the forward half is saved.
+Uniform operands are read again, not saved, and what depends on them alone is computed again. A backward half exists
+for each set of results that have cotangents: a missing cotangent is not a zero one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from penstock.run.batched.emit import BatchFunction, emit
+from penstock.run.batched.functorch_adapter import fake_mode, fake_tensors, trace_function
+from penstock.run.batched.inputs import BlockInput, SymbolSource
+from penstock.run.batched.lift import lift
+from penstock.run.batched.optimise import optimise
+from penstock.run.batched.sizes import ROWS, Point, Polynomial, at
+from penstock.run.batched.steps import Step, StraightLine, TensorFact, read_steps
+from penstock.run.batched.tracing import trace_points
+
+#: A batched function, called as `function(rows, *arguments)`.
+Pattern = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """One value that the forward half leaves for the backward half."""
+
+    key: object
+    #: The dimension that counts rows, and how many of its entries belong to one row (as a size); None: no rows in it.
+    dimension: int | None
+    per_row: int | Polynomial
+
+    def select(self, values: torch.Tensor, rows: int, index: torch.Tensor) -> torch.Tensor:
+        """The part of a saved value that belongs to some of the rows."""
+        if self.dimension is None:
+            return values
+        if values.shape[self.dimension] == rows:
+            return values.index_select(self.dimension, index)
+        apart = values.unflatten(self.dimension, (rows, -1))
+        return apart.index_select(self.dimension, index).flatten(self.dimension, self.dimension + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """The backward half for one pattern of cotangents."""
+
+    #: Called as function(rows, *saved, *uniforms, *cotangents, *sizes).
+    function: BatchFunction
+    #: Positions among the saved values, and the positions of the uniform operands it reads.
+    saved: tuple[int, ...]
+    uniforms: tuple[int, ...]
+    #: For each differentiated operand where its gradient is among the results; None: no cotangent reaches it.
+    gradients: tuple[int | None, ...]
+    source: str
+
+
+class TrainingForm:
+    """A block that can be differentiated in some of its operands."""
+
+    def __init__(
+        self,
+        batched: Callable[..., tuple[torch.Tensor, ...]],
+        inputs: Sequence[BlockInput],
+        operands: Sequence[int],
+        results: Sequence[int],
+        name: str,
+        fixed: Point | None = None,
+    ) -> None:
+        self.batched = batched
+        self.inputs = tuple(inputs)
+        self.operands = tuple(operands)
+        #: The results that may have cotangents.
+        self.results = tuple(results)
+        self.name = name
+        self.fixed = fixed
+        self.symbols = [] if fixed is not None else _symbol_names(inputs)
+        self.backwards: dict[Pattern, Backward] = {}
+        self._build()
+
+    # ---- tracing ---------------------------------------------------------------------------------
+
+    def _joint(self, pattern: Pattern) -> StraightLine:
+        points = trace_points(self.symbols, scale=1, verify=bool(self.symbols))
+        graphs = [self._trace({**point, **(self.fixed or {})}, pattern) for point in points]
+        return _named_once(lift(graphs, points))
+
+    def _trace(self, point: Point, pattern: Pattern) -> torch.fx.GraphModule:
+        mode = fake_mode()
+        tensors = [spec for spec in self.inputs if spec.kind != "size"]
+        shapes = [
+            (spec.sizes_at(point, batched=True), spec.torch_dtype, spec.device) for spec in tensors
+        ]
+        primals = fake_tensors(mode, shapes)
+        with mode:
+            outputs = self._forward(point, primals)
+        kinds = [(tuple(outputs[k].shape), outputs[k].dtype, str(outputs[k].device)) for k in pattern]
+        cotangents = fake_tensors(mode, kinds)
+
+        def joint(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            given, tangents = arguments[: len(primals)], arguments[len(primals) :]
+            return self._differentiate(point, given, tangents, pattern)
+
+        return trace_function(joint, [*primals, *cotangents], mode)
+
+    def _forward(self, point: Point, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        remaining = iter(tensors)
+        arguments = [
+            point[str(spec.symbol)] if spec.kind == "size" else next(remaining)
+            for spec in self.inputs
+        ]
+        return self.batched(point[ROWS], *arguments)
+
+    def _differentiate(
+        self,
+        point: Point,
+        primals: Sequence[torch.Tensor],
+        tangents: Sequence[torch.Tensor],
+        pattern: Pattern,
+    ) -> tuple[torch.Tensor, ...]:
+        places = [k for k, spec in enumerate(self.inputs) if spec.kind != "size"]
+        chosen = [places.index(operand) for operand in self.operands]
+
+        def forward(*varied: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+            full = list(primals)
+            for place, value in zip(chosen, varied, strict=True):
+                full[place] = value
+            outputs = self._forward(point, full)
+            return tuple(outputs[k] for k in pattern), tuple(outputs)
+
+        _, vjp, outputs = torch.func.vjp(forward, *(primals[k] for k in chosen), has_aux=True)
+        return (*outputs, *vjp(tuple(tangents)))
+
+    # ---- splitting -------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        code = self._joint(self.results)
+        count = len(code.outputs) - len(self.operands)
+        primals = len(code.inputs) - len(self.results)
+        halves = _Halves(code, primals, self._uniform_places())
+        self.saved = [halves.describe(step, self.inputs) for step in halves.saved]
+        outputs = (*code.outputs[:count], *halves.saved)
+        steps = tuple(step for step in code.steps if step not in halves.is_backward)
+        forward = optimise(StraightLine(code.inputs[:primals], steps, outputs).live())
+        self.output_count = count
+        self.forward, self.forward_source = self._emit(forward, forward.inputs, "forward")
+        self.backwards[self.results] = self._backward(code, halves, self.results)
+
+    def _uniform_places(self) -> set[int]:
+        tensors = [spec for spec in self.inputs if spec.kind != "size"]
+        return {k for k, spec in enumerate(tensors) if spec.kind == "uniform"}
+
+    def backward(self, pattern: Pattern) -> Backward:
+        """The backward half for these results having cotangents."""
+        if pattern not in self.backwards:
+            code = self._joint(pattern)
+            primals = len(code.inputs) - len(pattern)
+            halves = _Halves(code, primals, self._uniform_places())
+            self.backwards[pattern] = self._backward(code, halves, pattern)
+        return self.backwards[pattern]
+
+    def _backward(self, code: StraightLine, halves: _Halves, pattern: Pattern) -> Backward:
+        known = {saved.key: position for position, saved in enumerate(self.saved)}
+        keys = [halves.keys[step] for step in halves.saved]
+        missing = [key for key in keys if key not in known]
+        assert not missing, f"{self.name}: {pattern} reads more of the forward half than it saves"
+        gradients = code.outputs[len(code.outputs) - len(self.operands) :]
+        distinct = tuple(dict.fromkeys(step for step in gradients if step in halves.is_backward))
+        uniforms = [step for k, step in enumerate(code.inputs) if k in halves.uniforms]
+        tangents = code.inputs[halves.primals :]
+        inputs = (*halves.saved, *uniforms, *tangents)
+        kept = halves.is_backward | halves.is_uniform
+        steps = tuple(step for step in code.steps if step in kept)
+        backward = optimise(StraightLine(inputs, steps, distinct).live())
+        function, source = self._emit(backward, backward.inputs, "backward")
+        return Backward(
+            function,
+            tuple(known[key] for key in keys),
+            tuple(self._operand_of(k) for k in sorted(halves.uniforms)),
+            tuple(distinct.index(step) if step in distinct else None for step in gradients),
+            source,
+        )
+
+    def _operand_of(self, place: int) -> int:
+        tensors = [k for k, spec in enumerate(self.inputs) if spec.kind != "size"]
+        return tensors[place]
+
+    def _emit(
+        self, code: StraightLine, inputs: Sequence[Step], half: str
+    ) -> tuple[BatchFunction, str]:
+        parameters: list[Step | None] = [*inputs, *(None for _ in self.symbols)]
+        sources = [
+            SymbolSource(name, len(inputs) + k, None) for k, name in enumerate(self.symbols)
+        ]
+        emitted = emit(code, name=f"{self.name}.{half}", parameters=parameters, symbols=sources)
+        return emitted.compile(), emitted.source
+
+    def sizes(self, arguments: Sequence[torch.Tensor | int]) -> tuple[int, ...]:
+        """The dynamic sizes of a launch, in the order in which the halves take them."""
+        if not self.symbols:
+            return ()
+        found = named_sizes(self.inputs, arguments)
+        return tuple(found[name] for name in self.symbols)
+
+
+def named_sizes(
+    inputs: Sequence[BlockInput], arguments: Sequence[torch.Tensor | int]
+) -> dict[str, int]:
+    """The value of every symbol in a launch."""
+    found: dict[str, int] = {}
+    for spec, argument in zip(inputs, arguments, strict=True):
+        if isinstance(argument, int):
+            found[str(spec.symbol)] = argument
+        elif any(isinstance(name, str) for name in spec.shape):
+            shape = argument.shape[1:] if spec.kind == "row" else argument.shape
+            sized = zip(spec.shape, shape)
+            found.update({name: size for name, size in sized if isinstance(name, str)})
+    return found
+
+
+class _Halves:
+    """Which steps of a joint trace are forward, and which of them the backward half reads."""
+
+    def __init__(self, code: StraightLine, primals: int, uniforms: set[int]) -> None:
+        self.primals = primals
+        self.uniforms = uniforms
+        tangents = set(code.inputs[primals:])
+        self.is_backward = set(tangents)
+        self.is_uniform = {code.inputs[k] for k in uniforms}
+        self.keys: dict[Step, object] = {step: ("input", k) for k, step in enumerate(code.inputs)}
+        for step in code.steps:
+            reads = list(read_steps((step.args, step.kwargs)))
+            self.keys[step] = _key(step, self.keys)
+            if any(read in self.is_backward for read in reads):
+                self.is_backward.add(step)
+            elif step.constant is not None or all(read in self.is_uniform for read in reads):
+                self.is_uniform.add(step)
+        self.saved = self._find_saved(code)
+
+    def _find_saved(self, code: StraightLine) -> list[Step]:
+        saved: dict[Step, None] = {}
+        live = set(code.outputs)
+        for step in reversed(code.steps):
+            if step not in live:
+                continue
+            reads = list(read_steps((step.args, step.kwargs)))
+            live.update(reads)
+            if step in self.is_backward:
+                for read in reads:
+                    if read not in self.is_backward and read not in self.is_uniform:
+                        saved[read] = None
+        return [step for step in (*code.inputs, *code.steps) if step in saved]
+
+    def describe(self, step: Step, inputs: Sequence[BlockInput]) -> Saved:
+        fact = step.fact
+        assert isinstance(fact, TensorFact)
+        for dimension, size in enumerate(fact.shape):
+            if isinstance(size, Polynomial) and any(ROWS in names for names, _ in size.terms):
+                one = {ROWS: 1, **{name: 1 for names, _ in size.terms for name in names}}
+                return Saved(self.keys[step], dimension, at(size, one))
+        return Saved(self.keys[step], None, 0)
+
+
+def _key(step: Step, keys: dict[Step, object]) -> object:
+    """A name for what a step computes, the same in every trace of the same code."""
+    if step.constant is not None:
+        return ("constant", id(step.constant))
+    return (str(step.target), _frozen(step.args, keys), _frozen(dict(step.kwargs), keys))
+
+
+def _frozen(tree: object, keys: dict[Step, object]) -> object:
+    if isinstance(tree, Step):
+        return keys[tree]
+    if isinstance(tree, list | tuple):
+        return tuple(_frozen(item, keys) for item in tree)
+    if isinstance(tree, dict):
+        return tuple((name, _frozen(item, keys)) for name, item in sorted(tree.items()))
+    return repr(tree)
+
+
+def _named_once(code: StraightLine) -> StraightLine:
+    """The code with equal computations made once, and copies for autograd's sake left out."""
+    from penstock.run.batched.steps import map_leaves
+
+    keys: dict[Step, object] = {step: ("input", k) for k, step in enumerate(code.inputs)}
+    first: dict[object, Step] = {}
+    same: dict[Step, Step] = {}
+
+    def resolve(item: object) -> object:
+        return same.get(item, item) if isinstance(item, Step) else item
+
+    steps: list[Step] = []
+    for step in code.steps:
+        args, kwargs = map_leaves(resolve, step.args), map_leaves(resolve, dict(step.kwargs))
+        if step.target in _TRANSPARENT:
+            same[step] = args[0]
+            continue
+        clean = Step(step.target, args, kwargs, step.fact, step.constant, step.is_literal)
+        keys[clean] = key = _key(clean, keys)
+        if key in first:
+            same[step] = first[key]
+            continue
+        first[key] = same[step] = clean
+        steps.append(clean)
+    outputs = tuple(same.get(step, step) for step in code.outputs)
+    return StraightLine(code.inputs, tuple(steps), outputs)
+
+
+_TRANSPARENT = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
+
+
+def _symbol_names(inputs: Sequence[BlockInput]) -> list[str]:
+    names: dict[str, None] = {}
+    for spec in inputs:
+        if spec.symbol is not None:
+            names[spec.symbol] = None
+        names.update(dict.fromkeys(size for size in spec.shape if isinstance(size, str)))
+    return list(names)

@@ -1,0 +1,134 @@
+"""Finds the wires through which gradients can flow, given which inputs and captures ask for them.
+
+Control flow only copies, so a wire differentiates if any of its sources does. Inside a block the
+dependence of each result on each operand is followed call by call; whole numbers, truth values and
+`detach` stop it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+
+from penstock.ir.graph import (
+    Block,
+    Call,
+    Compute,
+    Enter,
+    Fork,
+    Graph,
+    Home,
+    Key,
+    Merge,
+    Node,
+    Pass,
+    Primitive,
+    Read,
+    Switch,
+    Upload,
+    Wire,
+)
+from penstock.ir.program import Captured, TorchCall, Value
+from penstock.ir.types import ArrayType, Type
+
+_FLOATING = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+
+
+def find_differentiable(graph: Graph, arguments: Set[int], captures: Set[int]) -> frozenset[Wire]:
+    """The slot and uniform wires whose values may carry gradients."""
+    found = set(_differentiable_uniforms(graph, captures))
+    for entry in graph.inputs:
+        is_asked = entry.number in arguments or entry.uniform in found
+        if is_asked and entry.slot is not None and _is_floating(entry.type):
+            found.add(entry.slot)
+    copies = list(_copies(graph))
+    blocks = [node for context in graph.contexts for node in context.nodes]
+    blocks = [node for node in blocks if isinstance(node.operation, Block)]
+    size = -1
+    while len(found) != size:
+        size = len(found)
+        found.update(target for source, target in copies if source in found)
+        for node in blocks:
+            found.update(_through_block(node, found))
+    return frozenset(found)
+
+
+def _is_floating(kind: Type) -> bool:
+    if isinstance(kind, ArrayType):
+        return kind.element is not None and _is_floating(kind.element)
+    return kind.dtype in _FLOATING
+
+
+def _differentiable_uniforms(graph: Graph, captures: Set[int]) -> Iterator[Wire]:
+    known: set[Wire] = set()
+    for uniform in graph.uniforms:
+        operation = uniform.node.operation
+        is_asked = isinstance(operation, Captured) and operation.index in captures
+        stops = isinstance(operation, TorchCall) and _stops(operation)
+        if is_asked or (any(wire in known for wire in uniform.inputs) and not stops):
+            if _is_floating(uniform.wire.type):
+                known.add(uniform.wire)
+                yield uniform.wire
+
+
+#: Calls that take only the shape, dtype or device of their operand, or cut the graph on purpose.
+_STOPS = frozenset(
+    """detach new_zeros new_ones new_full new_empty new_tensor zeros_like ones_like full_like
+    empty_like""".split()
+)
+
+
+def _stops(call: TorchCall) -> bool:
+    return call.name.rsplit(".", 1)[-1] in _STOPS
+
+
+def _through_block(node: Node, found: set[Wire]) -> Iterator[Wire]:
+    block = node.operation
+    assert isinstance(block, Block)
+    carrying: set[Value] = {
+        value
+        for value, wire in zip(block.parameters, node.inputs, strict=True)
+        if wire in found and wire.home is not Home.HOST
+    }
+    for step in block.nodes:
+        if isinstance(step.operation, TorchCall) and _stops(step.operation):
+            continue
+        if any(value in carrying for value in step.inputs):
+            carrying.update(value for value in step.outputs if _is_floating(value.type))
+    for value, wire in zip(block.results, node.outputs, strict=True):
+        if value in carrying:
+            yield wire
+
+
+def _copies(graph: Graph) -> Iterator[tuple[Wire, Wire]]:
+    for context in graph.contexts:
+        for node in context.nodes:
+            yield from _copies_of(graph, node)
+
+
+def _copies_of(graph: Graph, node: Node) -> Iterator[tuple[Wire, Wire]]:
+    match node.operation:
+        case Block() | Compute() | Read() | Upload() | Switch() | Key():
+            return
+        case Pass():
+            yield from zip(node.inputs, node.outputs, strict=True)
+        case Merge():
+            yield from ((source, node.outputs[0]) for source in node.inputs)
+        case Call(callee=callee):
+            inner = graph.contexts[callee]
+            yield from zip(node.inputs, inner.inputs, strict=True)
+            yield from zip(inner.outputs, node.outputs, strict=True)
+        case Enter(loop=loop, carried=carried):
+            inner = graph.contexts[loop]
+            yield from zip(node.inputs[:carried], inner.inputs, strict=True)
+            yield from zip(inner.outputs, inner.inputs, strict=True)
+            yield from zip(inner.exits, node.outputs, strict=True)
+        case Fork(each=each, elements=elements):
+            inner = graph.contexts[each]
+            yield from zip(node.inputs[1 : elements + 1], inner.inputs, strict=True)
+            yield from zip(inner.outputs, node.outputs, strict=True)
+        case Primitive():
+            for wire in node.inputs:
+                if wire.home is Home.SLOT and _is_floating(wire.type):
+                    for output in node.outputs:
+                        if output.home is Home.SLOT:
+                            yield wire, output

@@ -1,0 +1,161 @@
+"""Says in words which blocks ran narrow, and what kept them from running wider.
+
+A launch is narrow when it has fewer rows than half the instances of its call. Each reason is one
+rule of `RULES`: it looks at all launches of one block and returns a sentence, or None where it does
+not apply. A block with an operation that runs row by row is told of however wide it ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.profiling.records import CallRecord, LaunchRecord, ReadRecord
+from penstock.profiling.repetition import repetition
+from penstock.profiling.summary import by_block
+from penstock.profiling.words import counted, listed
+
+if TYPE_CHECKING:
+    from penstock.profiling.profile import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of one block."""
+
+    launches: Sequence[LaunchRecord]
+    #: Launches that were preceded, since the block's last one in the same call, by a read.
+    after_read: int
+
+    @property
+    def narrow(self) -> int:
+        """How many launches were narrow."""
+        return sum(2 * launch.rows < launch.call.instances for launch in self.launches)
+
+    @property
+    def unbatched(self) -> list[str]:
+        """Operations that ran row by row."""
+        names = (name for launch in self.launches for name in launch.unbatched)
+        return list(dict.fromkeys(names))
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether some call launched the block more than once."""
+        return len({launch.call for launch in self.launches}) < len(self.launches)
+
+
+def explain(profile: Profile) -> str:
+    """What limited batching, one paragraph for each block that it concerns."""
+    launches = profile.launches
+    if not launches:
+        return "Nothing was launched."
+    waits = _launches_after_reads(profile.events)
+    known = {
+        block: Evidence(mine, sum(launch in waits for launch in mine))
+        for block, mine in by_block(launches).items()
+    }
+    told = {block: each for block, each in known.items() if each.narrow or each.unbatched}
+    paragraphs = [_paragraph(block, each) for block, each in told.items()]
+    paragraphs += [_single_calls(name, calls) for name, calls in _repeated_singles(profile.calls)]
+    wide = len(known) - len(told)
+    if wide:
+        paragraphs.append(f"{counted(wide, 'block')} ran wide: no launch below half the instances.")
+    return "\n\n".join(paragraphs)
+
+
+def _launches_after_reads(events: Sequence[LaunchRecord | ReadRecord]) -> set[LaunchRecord]:
+    """Launches with a read between them and the launch of the same block before, in one call."""
+    found: set[LaunchRecord] = set()
+    number_of_reads = 0
+    last: dict[tuple[CallRecord, str], int] = {}
+    for event in events:
+        if isinstance(event, ReadRecord):
+            number_of_reads += 1
+            continue
+        place = event.call, event.block
+        if last.get(place, number_of_reads) < number_of_reads:
+            found.add(event)
+        last[place] = number_of_reads
+    return found
+
+
+def _paragraph(block: str, evidence: Evidence) -> str:
+    launches = evidence.launches
+    mean = sum(launch.rows for launch in launches) / len(launches)
+    instances = max(launch.call.instances for launch in launches)
+    source = launches[0].node.source
+    where = f" ({source})" if source else ""
+    head = (
+        f"{block}{where}: {counted(len(launches), 'launch')} of {mean:,.1f} rows on average, "
+        f"{evidence.narrow:,} of them below half of the {counted(instances, 'instance')}."
+    )
+    reasons = [sentence for rule in RULES if (sentence := rule(evidence))]
+    return "\n".join([head, *(f"  {reason}" for reason in reasons or [_otherwise(evidence)])])
+
+
+def _row_by_row(evidence: Evidence) -> str | None:
+    if not evidence.unbatched:
+        return None
+    return f"Row by row: no batched form of {listed(evidence.unbatched)} is known."
+
+
+def _different_shapes(evidence: Evidence) -> str | None:
+    sizes = {tuple(shape[1:] for shape in launch.shapes) for launch in evidence.launches}
+    if evidence.launches[0].kind != "mixing" or len(sizes) == 1:
+        return None
+    return (
+        f"Different shapes: it mixes along a dynamic dimension, and its operands came in "
+        f"{len(sizes):,} sizes; only rows of one size run together."
+    )
+
+
+def _dependence_chain(evidence: Evidence) -> str | None:
+    first = evidence.launches[0]
+    cause = repetition(first.call.graph, first.node)
+    if cause is None or not evidence.is_repeated:
+        return None
+    return (
+        f"Dependence chain: {cause} needs the result of one launch for the next, "
+        "and not every instance goes on as long."
+    )
+
+
+def _reads_between(evidence: Evidence) -> str | None:
+    if not evidence.after_read:
+        return None
+    return (
+        f"Reads in between: {counted(evidence.after_read, 'launch')} waited for a computed value "
+        "to be read back, which decides what runs next."
+    )
+
+
+def _otherwise(evidence: Evidence) -> str:
+    if evidence.is_repeated:
+        return "Its rows became ready one after the other: calls that need each other's results."
+    return "Few rows came here: only some instances take this branch."
+
+
+#: Reasons in the order in which they are told.
+RULES: tuple[Callable[[Evidence], str | None], ...] = (
+    _row_by_row,
+    _different_shapes,
+    _dependence_chain,
+    _reads_between,
+)
+
+
+def _repeated_singles(calls: Sequence[CallRecord]) -> list[tuple[str, list[CallRecord]]]:
+    """Programs that were called several times with one instance."""
+    found: dict[str, list[CallRecord]] = {}
+    for call in calls:
+        if call.instances == 1:
+            found.setdefault(call.name, []).append(call)
+    return [(name, single) for name, single in found.items() if len(single) > 1]
+
+
+def _single_calls(name: str, calls: Sequence[CallRecord]) -> str:
+    return (
+        f"{name}: {len(calls):,} calls with one instance each. "
+        f"Nothing is batched across calls; {name}.map runs the instances together."
+    )

@@ -1,0 +1,77 @@
+"""Errors of a run in the user's own terms: with the line and the instance that they belong to.
+
+A fault of the planner becomes the error that an eager call raises. What torch raises in a launch
+stays itself and gets a note; the row to blame is found by running the block again, row by row,
+which happens only then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from penstock.ir.program import Source
+from penstock.plan.faults import RowFault
+from penstock.plan.schedule import Integers
+from penstock.run.blocks import RunnableBlock
+
+#: For each instance of a batch its number in the map; None for a single call, which needs no name.
+Numbers = Sequence[int] | None
+
+#: Rows of a failed launch that are tried one by one, at most.
+MOST_TRIED = 4096
+
+
+@contextmanager
+def user_errors(numbers: Numbers) -> Iterator[None]:
+    """Turn a fault of a row into the error that it is for the user."""
+    try:
+        yield
+    except RowFault as found:
+        instance = None if numbers is None else numbers[found.instance]
+        error = found.fault.at(None if found.source is None else str(found.source), instance)
+    else:
+        return
+    raise error
+
+
+def note_launch(
+    error: Exception,
+    block: RunnableBlock,
+    arguments: Sequence[torch.Tensor | int],
+    instances: Integers,
+    numbers: Numbers,
+) -> None:
+    """Add to an exception of a launch the block, the first instance that fails, and the line."""
+    row, source = _culprit(error, block, arguments, len(instances))
+    source = source or block.node.source
+    note = f"in block {block.name}"
+    if row is not None and numbers is not None:
+        note += f", for instance {numbers[instances[row]]}"
+    error.add_note(note if source is None else f"{note}, at {source}")
+
+
+def note_uniform(error: Exception, source: Source | None) -> None:
+    """Add the line to an exception of a value that is computed once for all instances."""
+    if source is not None:
+        error.add_note(f"at {source}")
+
+
+def _culprit(
+    error: Exception, block: RunnableBlock, arguments: Sequence[torch.Tensor | int], rows: int
+) -> tuple[int | None, Source | None]:
+    """The first row for which the block fails by itself, and the line that fails there."""
+    if isinstance(error, torch.AcceleratorError):
+        return None, None  # the device answers nothing any more
+    is_row = [spec.kind == "row" for spec in block.inputs]
+    for row in range(min(rows, MOST_TRIED)):
+        single = [
+            argument[row] if by_row and isinstance(argument, torch.Tensor) else argument
+            for argument, by_row in zip(arguments, is_row, strict=True)
+        ]
+        source = block.failing_line(single)
+        if source is not None:
+            return row, source
+    return None, None

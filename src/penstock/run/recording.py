@@ -1,0 +1,229 @@
+"""Records what runs, for the profiles that are active.
+
+Profiles are found through a context variable when a call starts; the call then carries its recorder
+along, also to threads that do not share the variable. Without a profile there is no recorder, and a
+launch costs one test for None. Launches on a GPU are timed by events that are read when somebody
+asks, so that recording never waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import torch
+
+from penstock.ir.graph import Graph
+from penstock.plan.schedule import Hosted, Launch, Operand, Picks, Read, Shared, Sized, Span
+from penstock.profiling.profile import Profile
+from penstock.profiling.records import CallRecord, LaunchRecord, ReadRecord
+
+if TYPE_CHECKING:
+    from penstock.run.arenas import Arena
+    from penstock.run.engine import Run
+
+
+class Watch:
+    """Times one launch: by the host's clock, or by events on its GPU."""
+
+    def __init__(self, device: str) -> None:
+        self.building_seconds = 0.0
+        self._began = perf_counter()
+        self._stream = (
+            torch.cuda.current_stream(torch.device(device)) if device.startswith("cuda") else None
+        )
+        self._start = self._event()
+
+    def exclude(self, seconds: float) -> None:
+        """Do not count the last `seconds`, which were spent on building."""
+        self.building_seconds += seconds
+        self._began += seconds
+        self._start = self._event()
+
+    def stop(self) -> float | Callable[[], float]:
+        """The seconds since the start, or how to find them out later."""
+        start, end = self._start, self._event()
+        if start is None or end is None:
+            return perf_counter() - self._began
+
+        def elapsed() -> float:
+            end.synchronize()
+            milliseconds: float = start.elapsed_time(end)
+            return milliseconds / 1e3
+
+        return elapsed
+
+    def _event(self) -> torch.cuda.Event | None:
+        if self._stream is None:
+            return None
+        event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(self._stream)
+        return event
+
+
+_profiles: ContextVar[tuple[Profile, ...]] = ContextVar("profiles", default=())
+_watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
+
+
+@contextmanager
+def profiling() -> Iterator[Profile]:
+    """Record all calls made inside, also for the profiles around."""
+    profile = Profile()
+    token = _profiles.set((*_profiles.get(), profile))
+    try:
+        yield profile
+    finally:
+        _profiles.reset(token)
+
+
+def count_trace(*, is_hit: bool) -> None:
+    """A program was looked up: found, or traced."""
+    for profile in _profiles.get():
+        profile.cache_hits += is_hit
+        profile.traces += not is_hit
+
+
+@contextmanager
+def building() -> Iterator[None]:
+    """Time spent inside is not the time of the launch that made it necessary."""
+    watch = _watch.get()
+    began = perf_counter()
+    try:
+        yield
+    finally:
+        if watch is not None:
+            watch.exclude(perf_counter() - began)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """The profiles that were active at one place; can be kept and used on other threads."""
+
+    profiles: tuple[Profile, ...]
+
+    @contextmanager
+    def call(self, graph: Graph, instances: int) -> Iterator[CallRecorder]:
+        """Record one call."""
+        record = CallRecord(graph.contexts[0].name, instances, graph)
+        for profile in self.profiles:
+            profile.calls.append(record)
+        began = perf_counter()
+        try:
+            yield CallRecorder(self.profiles, record)
+        finally:
+            record.seconds = perf_counter() - began
+
+
+def current_recorder() -> Recorder | None:
+    """The recorder for calls made here; None where no profile is active."""
+    profiles = _profiles.get()
+    return Recorder(profiles) if profiles else None
+
+
+@contextmanager
+def recorded_call(graph: Graph, instances: int) -> Iterator[CallRecorder | None]:
+    """A call that is recorded if a profile is active."""
+    recorder = current_recorder()
+    if recorder is None:
+        yield None
+        return
+    with recorder.call(graph, instances) as call:
+        yield call
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecorder:
+    """Records what one call does."""
+
+    profiles: tuple[Profile, ...]
+    record: CallRecord
+
+    def planned(self, seconds: float, firings: int) -> None:
+        """A window was planned, after this many firings in all."""
+        self.record.planning_seconds += seconds
+        self.record.firings = firings
+
+    @contextmanager
+    def launch(self, run: Run, launch: Launch) -> Iterator[None]:
+        """Time a launch and describe it."""
+        name = run.executable.blocks[launch.block].name
+        device = _device(run, launch)
+        watch = Watch(device)
+        token = _watch.set(watch)
+        try:
+            with torch.profiler.record_function(f"penstock {name}"):
+                yield
+        finally:
+            _watch.reset(token)
+            self.record.building_seconds += watch.building_seconds
+        self._add(_describe(run, launch, self.record, device, watch.stop()))
+
+    @contextmanager
+    def read(self, read: Read) -> Iterator[None]:
+        """Time a read."""
+        began = perf_counter()
+        yield
+        values = sum(_count(source) for source in read.sources)
+        self._add(ReadRecord(self.record, values, perf_counter() - began))
+
+    def _add(self, event: LaunchRecord | ReadRecord) -> None:
+        for profile in self.profiles:
+            profile.events.append(event)
+
+
+def _describe(
+    run: Run, launch: Launch, call: CallRecord, device: str, timing: float | Callable[[], float]
+) -> LaunchRecord:
+    block = run.executable.blocks[launch.block]
+    operands = [_operand(run, operand, launch.rows) for operand in launch.operands]
+    return LaunchRecord(
+        call,
+        block.node,
+        launch.rows,
+        tuple(shape for shape, _, _ in operands),
+        tuple(source for _, source, _ in operands),
+        device,
+        sum(size for _, _, size in operands),
+        tuple(name for form in block.forms.values() for name in form.unbatched),
+        timing,
+    )
+
+
+def _operand(run: Run, operand: Operand, rows: int) -> tuple[tuple[int, ...], str, int]:
+    """The shape of an operand, where it comes from, and the bytes gathered for it."""
+    if isinstance(operand, Sized):
+        return (), "size", 0
+    if isinstance(operand, Shared):
+        return tuple(run.uniform(operand.wire).shape), "shared", 0
+    if isinstance(operand, Hosted):
+        return operand.values.shape, "host", 0
+    arena = run.arena(operand.arena)
+    count, inner = _count(operand), arena.kind.shape
+    shape = (count, *inner) if operand.length is None else (rows, operand.length, *inner)
+    if _is_view(arena, operand):
+        return shape, "view", 0
+    return shape, "gather", count * int(torch.Size(inner).numel()) * arena.dtype.itemsize
+
+
+def _is_view(arena: Arena, source: Span | Picks) -> bool:
+    """Whether the slots are consecutive in one chunk."""
+    if isinstance(source, Picks):
+        return False
+    end = source.start + source.count
+    chunks = zip(arena.starts, arena.chunks, strict=True)
+    return not source.count or any(
+        start <= source.start and end <= start + chunk.shape[0] for start, chunk in chunks
+    )
+
+
+def _count(source: Span | Picks) -> int:
+    return source.count if isinstance(source, Span) else len(source.slots)
+
+
+def _device(run: Run, launch: Launch) -> str:
+    """The device that the launch runs on, taken from what it writes."""
+    return next((str(run.arena(target.arena).device) for target in launch.targets), "cpu")
