@@ -66,6 +66,10 @@ class MutationError(PenstockError, RuntimeError):
     """A program changes a tensor in place that it does not own."""
 
 
+class NanError(PenstockError, ArithmeticError, RuntimeError):
+    """A value or a gradient is NaN, and somebody asked to be told; anomaly mode raises a RuntimeError for it too."""
+
+
 class TreeError(PenstockError, ValueError):
     """Arrays, nested tuples or brackets that do not describe exactly one tree."""
 

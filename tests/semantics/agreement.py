@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from penstock.capture.structure import flatten, leaf_paths
+from penstock.calls.structure import flatten, leaf_paths
 from penstock.capture.tensor_array import TensorArray
 from tests.semantics.table import Case
 

@@ -145,9 +145,9 @@ def test_nested_loops_keep_the_outer_body_at_the_longest_outer_trip_count(place:
     turn = weight()
 
     def inner(trips: Tensor, k: Any, x: Tensor) -> Tensor:
-        return ps.while_loop(
-            lambda j, x: j < trips[k], lambda j, x: (j + 1, torch.sin(x)), (0, x)
-        )[1]
+        return ps.while_loop(lambda j, x: j < trips[k], lambda j, x: (j + 1, torch.sin(x)), (0, x))[
+            1
+        ]
 
     @ps.function
     def nest(trips: Tensor, n: Any, x: Tensor) -> Tensor:
@@ -184,9 +184,9 @@ def test_an_inner_loop_on_computed_values_keeps_the_outer_body_together() -> Non
 @pytest.mark.parametrize("is_block_first", [True, False])
 def test_a_loop_in_a_tail_recursion_keeps_its_levels_together(is_block_first: bool) -> None:
     def inner(trips: Tensor, k: Any, x: Tensor) -> Tensor:
-        return ps.while_loop(
-            lambda j, x: j < trips[k], lambda j, x: (j + 1, torch.sin(x)), (0, x)
-        )[1]
+        return ps.while_loop(lambda j, x: j < trips[k], lambda j, x: (j + 1, torch.sin(x)), (0, x))[
+            1
+        ]
 
     @ps.function
     def descend(trips: Tensor, n: Any, x: Tensor) -> Tensor:

@@ -11,15 +11,15 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from penstock.capture.leaves import as_values, describe, same_type
-from penstock.capture.location import user_line
-from penstock.capture.structure import (
+from penstock.calls.structure import (
     StructureMismatchError,
     flatten,
     flatten_like,
     leaf_paths,
     unflatten,
 )
+from penstock.capture.leaves import as_values, describe, same_type
+from penstock.capture.location import user_line
 from penstock.errors import LoopTypeError, report
 
 

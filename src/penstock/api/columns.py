@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from penstock.api.markers import Shared
+from penstock.calls.structure import Structure, flatten, leaf_paths, unflatten
 from penstock.capture.location import user_line
 from penstock.capture.refusals import describe
 from penstock.capture.static import Static, is_static
-from penstock.capture.structure import Structure, flatten, leaf_paths, unflatten
 from penstock.errors import ArgumentError, ColumnError, report
 
 

@@ -10,9 +10,7 @@ from typing import Any
 
 import torch
 
-from penstock.capture.leaves import as_values, describe, same_type
-from penstock.capture.location import user_line
-from penstock.capture.structure import (
+from penstock.calls.structure import (
     Structure,
     StructureMismatchError,
     flatten,
@@ -20,6 +18,8 @@ from penstock.capture.structure import (
     leaf_paths,
     unflatten,
 )
+from penstock.capture.leaves import as_values, describe, same_type
+from penstock.capture.location import user_line
 from penstock.capture.tensor_array import TensorArray
 from penstock.capture.tensor_types import TensorType, type_of
 from penstock.errors import StructureError, report

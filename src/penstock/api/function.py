@@ -24,11 +24,11 @@ from penstock.api.outputs import check_form, in_form, in_form_of_values
 from penstock.api.refusals import check_depth, not_a_function
 from penstock.api.traces import Entry, Traces
 from penstock.autodiff.function import asks_for_gradients, run_with_gradients
+from penstock.calls.structure import map_leaves
 from penstock.capture.active import active_tracer, state
 from penstock.capture.leaves import as_values
 from penstock.capture.signatures import Callee
 from penstock.capture.static import Static, is_static
-from penstock.capture.structure import map_leaves
 from penstock.errors import TracedValueError
 from penstock.ir.program import Program
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from penstock.calls.structure import flatten, leaf_paths, unflatten
 from penstock.capture.location import user_line
-from penstock.capture.structure import flatten, leaf_paths, unflatten
 from penstock.capture.tensor_types import type_of
 from penstock.errors import ArgumentError, ColumnError, report
 

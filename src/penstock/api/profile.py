@@ -8,13 +8,18 @@ from penstock.profiling.profile import Profile
 from penstock.run.recording import profiling
 
 
-def profile() -> AbstractContextManager[Profile]:
+def profile(*, check_nan: bool = False) -> AbstractContextManager[Profile]:
     """Record the calls made inside a `with` block; results are the same as without it.
 
     The profile has `launches` (records with `block`, `rows`, `shapes`, `device`, `seconds`) in
     order of execution, `summary()`, a table for the terminal, and `explain()`, which says what
     limited batching. Profiles may be nested; each records what runs inside it. Launches carry names
-    that `torch.profiler` shows too.
+    that `torch.profiler` shows too. Backward passes of calls made inside are recorded as well, as
+    launches of `block.backward`.
+
+    Arguments:
+        check_nan: look at every launch, forward and backward; the first NaN is a `NanError` that
+            names the instance, the block and the source line.
 
     Example:
         >>> import torch
@@ -30,4 +35,4 @@ def profile() -> AbstractContextManager[Profile]:
 
     Gradients flow as they do without a profile.
     """
-    return profiling()
+    return profiling(check_nan=check_nan)

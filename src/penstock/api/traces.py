@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from penstock.api.columns import Batch, InputColumn, SharedTensor, argument_paths
+from penstock.calls.structure import unflatten
 from penstock.capture.location import user_line
 from penstock.capture.restarts import leading
 from penstock.capture.signatures import Callee
 from penstock.capture.static import static_key
-from penstock.capture.structure import unflatten
 from penstock.capture.trace import InputLeaf, SharedLeaf, TracedProgram, TraceRequest, trace
 from penstock.capture.traced_tensor import Origins
 from penstock.capture.worlds import dtype_name

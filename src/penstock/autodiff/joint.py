@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from penstock.autodiff.contract import Contraction, cut
 from penstock.run.batched.emit import BatchFunction, emit
 from penstock.run.batched.functorch_adapter import fake_mode, fake_tensors, trace_function
 from penstock.run.batched.inputs import BlockInput, SymbolSource
@@ -53,8 +54,9 @@ class Backward:
     #: Positions among the saved values, and the positions of the uniform operands it reads.
     saved: tuple[int, ...]
     uniforms: tuple[int, ...]
-    #: For each differentiated operand where its gradient is among the results; None: no cotangent reaches it.
-    gradients: tuple[int | None, ...]
+    #: For each differentiated operand where its gradient is among the results, or how it follows from factors that
+    #: are; None: no cotangent reaches it.
+    gradients: tuple[int | Contraction | None, ...]
     source: str
 
 
@@ -172,15 +174,24 @@ class TrainingForm:
         uniforms = [step for k, step in enumerate(code.inputs) if k in halves.uniforms]
         tangents = code.inputs[halves.primals :]
         inputs = (*halves.saved, *uniforms, *tangents)
-        kept = halves.is_backward | halves.is_uniform
+        kept = halves.is_backward | halves.is_uniform | halves.again
         steps = tuple(step for step in code.steps if step in kept)
         backward = optimise(StraightLine(inputs, steps, distinct).live())
+        made = dict(zip(distinct, backward.outputs, strict=True))
+        is_uniform = [self.inputs[operand].kind == "uniform" for operand in self.operands]
+        backward, places = cut(backward, [made.get(step) for step in gradients], is_uniform)
+        first = len(halves.saved)
+        unread = {step for step in backward.inputs[first : first + len(uniforms)] if not backward.uses[step]}
+        places_read = zip(sorted(halves.uniforms), backward.inputs[first:])
+        operands = tuple(self._operand_of(k) for k, step in places_read if step not in unread)
+        inputs = tuple(step for step in backward.inputs if step not in unread)
+        backward = StraightLine(inputs, backward.steps, backward.outputs)
         function, source = self._emit(backward, backward.inputs, "backward")
         return Backward(
             function,
             tuple(known[key] for key in keys),
-            tuple(self._operand_of(k) for k in sorted(halves.uniforms)),
-            tuple(distinct.index(step) if step in distinct else None for step in gradients),
+            operands,
+            tuple(places),
             source,
         )
 
@@ -238,6 +249,8 @@ class _Halves:
                 self.is_backward.add(step)
             elif step.constant is not None or all(read in self.is_uniform for read in reads):
                 self.is_uniform.add(step)
+        #: Views of saved values, made again by the backward half.
+        self.again: set[Step] = set()
         self.saved = self._find_saved(code)
 
     def _find_saved(self, code: StraightLine) -> list[Step]:
@@ -248,11 +261,19 @@ class _Halves:
                 continue
             reads = list(read_steps((step.args, step.kwargs)))
             live.update(reads)
-            if step in self.is_backward:
+            if step in self.is_backward or step in self.again:
                 for read in reads:
-                    if read not in self.is_backward and read not in self.is_uniform:
-                        saved[read] = None
+                    self._keep(read, saved)
         return [step for step in (*code.inputs, *code.steps) if step in saved]
+
+    def _keep(self, read: Step, saved: dict[Step, None]) -> None:
+        """A value that the backward half reads: views are made again, so that each value is saved once."""
+        if read in self.is_backward or read in self.is_uniform:
+            return
+        if read.target in _VIEWS:
+            self.again.add(read)
+        else:
+            saved[read] = None
 
     def describe(self, step: Step, inputs: Sequence[BlockInput]) -> Saved:
         fact = step.fact
@@ -308,6 +329,20 @@ def _named_once(code: StraightLine) -> StraightLine:
     outputs = tuple(same.get(step, step) for step in code.outputs)
     return StraightLine(code.inputs, tuple(steps), outputs)
 
+
+#: Calls that only look at their operand in another shape.
+_VIEWS = (
+    torch.ops.aten.permute.default,
+    torch.ops.aten.t.default,
+    torch.ops.aten.transpose.int,
+    torch.ops.aten.view.default,
+    torch.ops.aten._unsafe_view.default,
+    torch.ops.aten.reshape.default,
+    torch.ops.aten.unsqueeze.default,
+    torch.ops.aten.squeeze.dim,
+    torch.ops.aten.squeeze.dims,
+    torch.ops.aten.expand.default,
+)
 
 _TRANSPARENT = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 

@@ -7,17 +7,19 @@ is an ordinary autograd graph of the batched program; torch differentiates it as
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
+from penstock.autodiff.call import DifferentiableCall, value_slots
 from penstock.autodiff.gradients import slots_of
-from penstock.autodiff.tape import Page
+from penstock.autodiff.tape import Page, check_version
+from penstock.autodiff.torch_engine import autocast_as
+from penstock.autodiff.uniforms import UniformGraph
 from penstock.plan.schedule import Copy, Hosted, Integers, Picks, Shared, Sized, Span, Store
 
-if TYPE_CHECKING:
-    from penstock.autodiff.function import DifferentiableCall
+Marks = list[npt.NDArray[np.bool_]]
 
 
 class Ledger:
@@ -50,9 +52,7 @@ class Ledger:
         return joined.index_select(0, index.to(joined.device))
 
 
-def live_rows(
-    entries: Sequence[object], present: list[np.ndarray]  # type: ignore[type-arg]
-) -> list[Integers | None]:
+def live_rows(entries: Sequence[object], present: Marks) -> list[Integers | None]:
     """For each entry the rows that the marked slots depend on; None for entries without rows."""
     found: list[Integers | None] = []
     for entry in reversed(entries):
@@ -68,63 +68,41 @@ def live_rows(
     return found[::-1]
 
 
-def _live_rows_of(page: Page, present: list[np.ndarray]) -> Integers:  # type: ignore[type-arg]
-    rows = page.launch.rows
-    live = np.zeros(rows, np.bool_)
+def _live_rows_of(page: Page, present: Marks) -> Integers:
+    live = np.zeros(page.rows, np.bool_)
     for target in page.launch.targets:
         slots = slots_of(target)
         if len(slots):
-            live |= present[target.arena][slots].reshape(rows, -1).any(axis=1)
+            live |= present[target.arena][slots].reshape(page.rows, -1).any(axis=1)
             present[target.arena][slots] = False
     index = np.flatnonzero(live)
     for operand in page.launch.operands:
         if isinstance(operand, Span | Picks):
             slots = slots_of(operand)
             if len(slots):
-                present[operand.arena][slots.reshape(rows, -1)[index].reshape(-1)] = True
+                present[operand.arena][slots.reshape(page.rows, -1)[index].reshape(-1)] = True
     return index
 
 
 def replay_gradients(
-    made: DifferentiableCall, grads: Sequence[torch.Tensor | None]
+    made: DifferentiableCall, grads: Sequence[torch.Tensor | None], keep: bool
 ) -> list[torch.Tensor | None]:
     """Gradients of the call's tensors, as an autograd graph of their own."""
-    from penstock.autodiff.function import UniformGraph, output_gradients, result_slots
-
-    run = made.run
-    assert run is not None
-    capacities = [space.end for space in run.machine.spaces]
-    present = [np.zeros(capacity, np.bool_) for capacity in capacities]
-    wanted: list[tuple[int, np.ndarray, torch.Tensor]] = []  # type: ignore[type-arg]
-    for output, rows in output_gradients(made, grads).items():
-        for instance, grad in enumerate(rows):
-            if grad is not None:
-                number, slots = result_slots(made, output, instance)
-                present[number][slots] = True
-                wanted.append((number, slots, grad))
-    live = live_rows(run.tape.entries, present)
-    tracked = {p.capture: t for p, t in zip(made.places, made.tensors) if p.capture is not None}
-    uniforms = UniformGraph(made, tracked)
-    ledger = Ledger(capacities)
-    _put_inputs(made, ledger, uniforms)
-    for entry, rows in zip(run.tape.entries, live, strict=True):
-        if isinstance(entry, Page):
-            assert rows is not None
-            if len(rows):
-                _replay_launch(entry, rows, ledger, uniforms)
-        elif isinstance(entry, Copy):
-            ledger.copy(entry.target.arena, slots_of(entry.source), slots_of(entry.target))
-        elif isinstance(entry, Store):
-            values = torch.from_numpy(entry.values)
-            ledger.put(entry.target.arena, slots_of(entry.target), values)
-    outputs = [ledger.take(number, slots).reshape(grad.shape) for number, slots, grad in wanted]
+    wanted = made.cotangents(grads)
+    replay = Replay(made, wanted)
+    for page, rows in replay.live_pages():
+        if page.form is not None:
+            page.use(rows, is_last=not keep)
+            page.release()
+    replay.carry_out()
+    outputs = [replay.ledger.take(n, slots).reshape(grad.shape) for n, slots, grad in wanted]
     flowing = [k for k, output in enumerate(outputs) if output.requires_grad]
     if not flowing:
         return [None] * len(made.tensors)
     return list(
         torch.autograd.grad(
             [outputs[k] for k in flowing],
-            made.tensors,
+            replay.tensors,
             [wanted[k][2] for k in flowing],
             create_graph=True,
             allow_unused=True,
@@ -132,63 +110,123 @@ def replay_gradients(
     )
 
 
-def _put_inputs(made: DifferentiableCall, ledger: Ledger, uniforms: object) -> None:
-    from penstock.autodiff.function import UniformGraph, value_slots
+class Replay:
+    """The tape of a call run again, for the rows that some results depend on."""
 
-    assert made.run is not None and isinstance(uniforms, UniformGraph)
-    machine = made.run.machine
-    for position, entry in enumerate(made.executable.graph.inputs):
-        slots = machine.input_slots[position]
-        if entry.slot is None or slots is None:
-            continue
-        if entry.number is None:
-            assert entry.uniform is not None
-            number, where = value_slots(machine, entry.slot, int(slots[0]))
-            ledger.put(number, where, uniforms.value(entry.uniform.number).unsqueeze(0))
-            continue
-        column = made.columns[entry.number]
-        for instance in range(made.count):
-            number, where = value_slots(machine, entry.slot, int(slots[instance]))
-            shape = machine.spaces[number].kind.shape
-            ledger.put(number, where, column[instance].reshape(len(where), *shape))
+    def __init__(
+        self, made: DifferentiableCall, wanted: Sequence[tuple[int, Integers, object]]
+    ) -> None:
+        self.made = made
+        self.run = made.run
+        for number, version in made.run.versions.items():
+            check_version(made.run.uniform(number), version)
+        #: The call's tensors under names of their own: one tensor may come in many places, or depend on another.
+        self.tensors = [tensor.view_as(tensor) for tensor in made.tensors]
+        capacities = [space.end for space in self.run.machine.spaces]
+        present = [np.zeros(capacity, np.bool_) for capacity in capacities]
+        for number, slots, _ in wanted:
+            present[number][slots] = True
+        self.live = live_rows(self.run.tape.entries, present)
+        self.ledger = Ledger(capacities)
+        named = list(zip(made.places, self.tensors, strict=True))
+        captures = {p.capture: tensor for p, tensor in named if p.capture is not None}
+        self.uniforms = UniformGraph(self.run, captures)
+        self.columns = {(p.column, p.instance): tensor for p, tensor in named}
+        self._put_inputs()
 
+    def live_pages(self) -> list[tuple[Page, Integers]]:
+        """The launches with live rows, and those rows."""
+        entries = zip(self.run.tape.entries, self.live, strict=True)
+        return [
+            (entry, rows)
+            for entry, rows in entries
+            if isinstance(entry, Page) and rows is not None and len(rows)
+        ]
 
-def _replay_launch(page: Page, index: Integers, ledger: Ledger, uniforms: object) -> None:
-    from penstock.autodiff.function import UniformGraph
+    def carry_out(self, end: int | None = None) -> None:
+        """Go through the tape, up to the entry with this number."""
+        for entry, rows in zip(self.run.tape.entries[:end], self.live, strict=False):
+            self._step(entry, rows)
 
-    assert isinstance(uniforms, UniformGraph)
-    launch, block = page.launch, page.block
-    arguments: list[torch.Tensor | int] = []
-    for position, operand in enumerate(launch.operands):
-        if isinstance(operand, Shared):
-            arguments.append(uniforms.value(operand.wire))
-        elif isinstance(operand, Sized):
-            arguments.append(operand.size)
-        elif isinstance(operand, Hosted):
-            device = block.inputs[position].device
-            arguments.append(torch.from_numpy(operand.values[index]).to(device))
+    def _step(self, entry: Page | Copy | Store, rows: Integers | None) -> None:
+        """Carry out one entry of the tape."""
+        if isinstance(entry, Page):
+            if rows is not None and len(rows):
+                self._launch(entry, rows)
+        elif isinstance(entry, Copy):
+            arena = entry.target.arena
+            self.ledger.copy(arena, slots_of(entry.source), slots_of(entry.target))
         else:
-            arguments.append(_take_rows(page, position, operand, index, ledger))
-    outputs = block.form(block.dynamic_sizes(arguments))(len(index), *arguments)
-    for target, values in zip(launch.targets, outputs, strict=True):
-        slots = slots_of(target).reshape(launch.rows, -1)[index].reshape(-1)
-        if len(slots):
-            shape = uniforms.run.machine.spaces[target.arena].kind.shape
-            ledger.put(target.arena, slots, values.reshape(len(slots), *shape))
+            device = self.run.machine.spaces[entry.target.arena].kind.device
+            values = torch.from_numpy(entry.values).to(device)
+            self.ledger.put(entry.target.arena, slots_of(entry.target), values)
 
+    def arguments(self, page: Page, rows: Integers) -> list[torch.Tensor | int]:
+        """The operands of some rows of a launch."""
+        found: list[torch.Tensor | int] = []
+        for position, operand in enumerate(page.launch.operands):
+            if isinstance(operand, Shared):
+                found.append(self._uniform(operand.wire))
+            elif isinstance(operand, Sized):
+                found.append(operand.size)
+            elif isinstance(operand, Hosted):
+                device = page.block.inputs[position].device
+                found.append(torch.from_numpy(operand.values[rows]).to(device))
+            else:
+                found.append(self._take(page, position, operand, rows))
+        return found
 
-def _take_rows(
-    page: Page, position: int, operand: Span | Picks, index: Integers, ledger: Ledger
-) -> torch.Tensor:
-    slots = slots_of(operand).reshape(page.launch.rows, -1)[index]
-    kind = page.block.node.inputs[position].type
-    if not slots.size:
-        spec = page.block.inputs[position]
-        shape = [0 if isinstance(size, str) else size for size in spec.shape]
-        return torch.empty((len(index), *shape), dtype=spec.torch_dtype, device=spec.device)
-    values = ledger.take(operand.arena, slots.reshape(-1))
-    if page.block.block.is_flat and kind.is_sequence:  # type: ignore[union-attr]
-        return values.unsqueeze(1)
-    if operand.length is not None:
-        return values.reshape(len(index), operand.length, *values.shape[1:])
-    return values
+    def _uniform(self, number: int) -> torch.Tensor:
+        with autocast_as(self.run.autocast):
+            return self.uniforms.value(number)
+
+    def _launch(self, page: Page, rows: Integers) -> None:
+        arguments = self.arguments(page, rows)
+        form = page.block.form(page.block.dynamic_sizes(arguments))
+        outputs = form(len(rows), *arguments)
+        for target, values in zip(page.launch.targets, outputs, strict=True):
+            slots = slots_of(target).reshape(page.rows, -1)[rows].reshape(-1)
+            if len(slots):
+                shape = self.run.machine.spaces[target.arena].kind.shape
+                self.ledger.put(target.arena, slots, values.reshape(len(slots), *shape))
+
+    def _take(
+        self, page: Page, position: int, operand: Span | Picks, rows: Integers
+    ) -> torch.Tensor:
+        slots = slots_of(operand).reshape(page.rows, -1)[rows]
+        if not slots.size:
+            spec = page.block.inputs[position]
+            shape = [0 if isinstance(size, str) else size for size in spec.shape]
+            return torch.empty((len(rows), *shape), dtype=spec.torch_dtype, device=spec.device)
+        values = self.ledger.take(operand.arena, slots.reshape(-1))
+        kind = page.block.node.inputs[position].type
+        if page.block.block.is_flat and kind.is_sequence:  # type: ignore[union-attr]
+            return values.unsqueeze(1)
+        if operand.length is not None:
+            return values.reshape(len(rows), operand.length, *values.shape[1:])
+        return values
+
+    def _put_inputs(self) -> None:
+        machine = self.run.machine
+        for position, entry in enumerate(self.made.executable.graph.inputs):
+            values = machine.input_slots[position]
+            if entry.slot is None or values is None:
+                continue
+            if entry.number is None:
+                assert entry.uniform is not None
+                number, slots = value_slots(machine, entry.slot, values[:1])
+                self.ledger.put(number, slots, self._uniform(entry.uniform.number).unsqueeze(0))
+                continue
+            for instance in range(self.made.count):
+                value = values[instance : instance + 1]
+                number, slots = value_slots(machine, entry.slot, value)
+                rows = self._input(entry.number, instance)
+                shape = machine.spaces[number].kind.shape
+                self.ledger.put(number, slots, rows.reshape(len(slots), *shape))
+
+    def _input(self, column: int, instance: int) -> torch.Tensor:
+        whole = self.columns.get((column, None))
+        if whole is not None:
+            return whole[instance]
+        own = self.columns.get((column, instance))
+        return self.made.columns[column][instance] if own is None else own

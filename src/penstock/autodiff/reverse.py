@@ -6,45 +6,59 @@ each group; gradients added to the slots of the operands. Copies turn around; co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
 
+from penstock.autodiff.contract import Contraction, Window
 from penstock.autodiff.gradients import GradientArena, slots_of
-from penstock.autodiff.tape import Page, Tape
-from penstock.plan.schedule import Copy, Integers, Kind, Picks, Shared, Span, Store
+from penstock.autodiff.joint import Backward
+from penstock.autodiff.tape import Page, TapedRun
+from penstock.plan.schedule import Copy, Integers, Picks, Shared, Span, Store
+from penstock.run.nans import first_bad_row
+from penstock.run.recording import CallRecorder
+
+
+class NanFound(Exception):
+    """The backward half of a launch has made a NaN for one row, out of these cotangents."""
+
+    def __init__(
+        self, page: Page, row: int, pattern: tuple[int, ...], cotangents: list[torch.Tensor]
+    ) -> None:
+        super().__init__(page.block.name)
+        self.page, self.row = page, row
+        self.cotangents = dict(zip(pattern, cotangents, strict=True))
 
 
 class Reversal:
     """One backward pass over a tape."""
 
     def __init__(
-        self,
-        tape: Tape,
-        kinds: list[Kind],
-        capacities: list[int],
-        uniform: Callable[[int], torch.Tensor],
-        may_repeat: bool,
+        self, run: TapedRun, keep: bool, recorder: CallRecorder | None, checks_nan: bool
     ) -> None:
-        self.tape = tape
-        self.kinds = kinds
-        self.capacities = capacities
-        self.uniform = uniform
-        #: Whether rows may be gone through again (the graph was retained).
-        self.may_repeat = may_repeat
+        self.taped = run
+        #: Whether rows may be gone through again (the graph is retained).
+        self.keep = keep
+        self.recorder = recorder
+        #: Whether to stop at the first NaN.
+        self.checks_nan = checks_nan
+        self.kinds = [space.kind for space in run.machine.spaces]
         self.arenas: dict[int, GradientArena] = {}
         self.uniform_gradients: dict[int, torch.Tensor] = {}
+        self.windows: dict[object, tuple[int, Window]] = {}
 
     def arena(self, number: int) -> GradientArena:
         """The gradients of an arena's values."""
         if number not in self.arenas:
-            self.arenas[number] = GradientArena(self.kinds[number], self.capacities[number])
+            space = self.taped.machine.spaces[number]
+            self.arenas[number] = GradientArena(space.kind, space.end)
         return self.arenas[number]
 
     def run(self) -> None:
         """Go through the tape from its end."""
-        for entry in reversed(self.tape.entries):
+        for entry in reversed(self.taped.tape.entries):
             if isinstance(entry, Copy):
                 self._reverse_copy(entry)
             elif isinstance(entry, Store):
@@ -53,6 +67,10 @@ class Reversal:
                 self._reverse_launch(entry)
             else:
                 self._forget(entry.launch.targets)
+        for wire, window in self.windows.values():
+            gradient = window.flush()
+            if gradient is not None:
+                self._add_uniform(wire, gradient)
 
     def _reverse_copy(self, copy: Copy) -> None:
         arena = self.arenas.get(copy.target.arena)
@@ -77,8 +95,12 @@ class Reversal:
         held = {k: self._rows_held(page.launch.targets[k], rows) for k in form.results}
         if any(mask is not None for mask in held.values()):
             for pattern, index in _patterns(held, rows):
-                self._check_first(page, index)
-                self._run_backward(page, pattern, index)
+                backward = form.backward(pattern)
+                if backward.saved or backward.uniforms:
+                    page.use(index, is_last=not self.keep)
+                with self._recorded(page, index):
+                    self._run_backward(page, backward, pattern, index)
+            page.release()
         self._forget(page.launch.targets)
 
     def _rows_held(self, target: Span | Picks, rows: int) -> np.ndarray | None:  # type: ignore[type-arg]
@@ -91,38 +113,53 @@ class Reversal:
             held = held.reshape(rows, -1).any(axis=1)
         return held if held.any() else None
 
-    def _check_first(self, page: Page, index: Integers | None) -> None:
-        if page.consumed is None:
-            page.consumed = np.zeros(page.launch.rows, np.bool_)
-        chosen = page.consumed if index is None else page.consumed[index]
-        if chosen.any() and not self.may_repeat:
-            raise RuntimeError(
-                "Trying to backward through the graph a second time (or directly access saved "
-                "tensors after they have already been freed). Specify retain_graph=True if you "
-                "need to backward through the graph a second time."
-            )
-        page.consumed[slice(None) if index is None else index] = True
+    def _recorded(self, page: Page, index: Integers | None) -> AbstractContextManager[None]:
+        if self.recorder is None:
+            return nullcontext()
+        rows = page.rows if index is None else len(index)
+        return self.recorder.backward(self.taped, page.launch, rows)
 
     def _run_backward(
-        self, page: Page, pattern: tuple[int, ...], index: Integers | None
+        self, page: Page, backward: Backward, pattern: tuple[int, ...], index: Integers | None
     ) -> None:
         launch, form = page.launch, page.form
         assert form is not None
-        backward = form.backward(pattern)
         rows = launch.rows if index is None else len(index)
-        saved = [page.saved[k] for k in backward.saved]
+        saved = [page.read_saved(k) for k in backward.saved]
         if index is not None:
             where = torch.from_numpy(index)
             saved = [
                 form.saved[k].select(values, launch.rows, where.to(values.device))
                 for k, values in zip(backward.saved, saved, strict=True)
             ]
-        uniforms = [self.uniform(launch.operands[k].wire) for k in backward.uniforms]  # type: ignore[union-attr]
+        uniforms = [self.taped.read_uniform(launch.operands[k].wire) for k in backward.uniforms]  # type: ignore[union-attr]
         cotangents = [self._cotangent(page, k, index, rows) for k in pattern]
         results = backward.function(rows, *saved, *uniforms, *cotangents, *page.sizes)
+        if self.checks_nan:
+            row = first_bad_row(rows, cotangents, _with_rows(rows, results))
+            if row is not None:
+                raise NanFound(page, row if index is None else int(index[row]), pattern, [c[row] for c in cotangents])
         for operand, place in zip(form.operands, backward.gradients, strict=True):
-            if place is not None:
+            if isinstance(place, Contraction):
+                self._collect(page, operand, place, results)
+            elif place is not None:
                 self._add(page, operand, results[place], index)
+
+    def _collect(
+        self, page: Page, operand: int, how: Contraction, results: Sequence[torch.Tensor]
+    ) -> None:
+        """Factors of a weight gradient go to the window of their block and operand."""
+        source = page.launch.operands[operand]
+        assert isinstance(source, Shared)
+        key = (page.launch.block, operand, how.kind, how.shape)
+        window = self.windows.setdefault(key, (source.wire, Window(how)))[1]
+        gradient = window.add(tuple(results[place] for place in how.places))
+        if gradient is not None:
+            self._add_uniform(source.wire, gradient)
+
+    def _add_uniform(self, wire: int, gradient: torch.Tensor) -> None:
+        known = self.uniform_gradients.get(wire)
+        self.uniform_gradients[wire] = gradient if known is None else known.add_(gradient)
 
     def _cotangent(
         self, page: Page, result: int, index: Integers | None, rows: int
@@ -142,13 +179,17 @@ class Reversal:
     ) -> None:
         source = page.launch.operands[operand]
         if isinstance(source, Shared):
-            known = self.uniform_gradients.get(source.wire)
-            self.uniform_gradients[source.wire] = gradients if known is None else known + gradients
+            self._add_uniform(source.wire, gradients.clone())
             return
         assert isinstance(source, Span | Picks)
         arena = self.arena(source.arena)
         slots = _row_slots(source, page.launch.rows, index)
         arena.accumulate(slots, gradients.reshape(len(slots), *arena.kind.shape))
+
+
+def _with_rows(rows: int, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The results that have a row for each row of the launch."""
+    return [values for values in results if values.dim() and values.shape[0] == rows]
 
 
 def _row_slots(source: Span | Picks, rows: int, index: Integers | None) -> Integers:

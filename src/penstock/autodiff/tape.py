@@ -10,13 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from penstock.autodiff.joint import TrainingForm, named_sizes
+from penstock.autodiff.torch_engine import Autocast, current_autocast, without_modes
 from penstock.ir.graph import Wire
-from penstock.plan.schedule import Copy, Launch, Store
+from penstock.plan.schedule import Copy, Integers, Launch, Store
 from penstock.run.blocks import RunnableBlock
 from penstock.run.engine import Run
+from penstock.run.recording import building
 
 
 @dataclass(slots=True, eq=False)
@@ -28,9 +31,43 @@ class Page:
     #: None where no operand is differentiable.
     form: TrainingForm | None
     saved: list[torch.Tensor] = field(default_factory=list)
+    #: The version of each saved value: some are the caller's own tensors.
+    versions: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
-    #: Rows whose backward half has run.
-    consumed: np.ndarray | None = None  # type: ignore[type-arg]
+    #: For each row the instance it belongs to.
+    instances: Integers | None = None
+    #: Rows whose backward half has run, and will not run again.
+    consumed: npt.NDArray[np.bool_] | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows were launched."""
+        return self.launch.rows
+
+    def use(self, index: Integers | None, *, is_last: bool) -> None:
+        """Make sure that some rows (None: all) can still go backward; `is_last`: for the last time."""
+        chosen = slice(None) if index is None else index
+        if self.consumed is not None and self.consumed[chosen].any():
+            raise RuntimeError(
+                "Trying to backward through the graph a second time (or directly access saved "
+                "tensors after they have already been freed). Specify retain_graph=True if you "
+                "need to backward through the graph a second time."
+            )
+        if is_last:
+            if self.consumed is None:
+                self.consumed = np.zeros(self.rows, np.bool_)
+            self.consumed[chosen] = True
+
+    def release(self) -> None:
+        """Drop the saved values if no row will need them again."""
+        if self.consumed is not None and self.consumed.all():
+            self.saved = []
+
+    def read_saved(self, position: int) -> torch.Tensor:
+        """A saved value, unless it has been changed since."""
+        values = self.saved[position]
+        check_version(values, self.versions[position])
+        return values
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +82,22 @@ class TapedRun(Run):
     """A run that leaves a tape."""
 
     tape: Tape
+    #: The version of each uniform value at the end of the run, and the autocast under which it was computed.
+    versions: dict[int, int]
+    autocast: Autocast
+
+    def finish(self) -> None:
+        """Let go of what backward does not need: values live on in pages only."""
+        self.arenas = []
+        self.autocast = current_autocast()
+        self.versions = {number: version_of(value) for number, value in self.uniforms.items()}
+
+    def read_uniform(self, number: int) -> torch.Tensor:
+        """A uniform value, unless it has been changed since."""
+        values = self.uniform(number)
+        if number in self.versions:
+            check_version(values, self.versions[number])
+        return values
 
     def _launch(self, launch: Launch) -> None:
         block = self.executable.blocks[launch.block]
@@ -74,18 +127,36 @@ class TapedRun(Run):
         arguments = self.arguments(launch, block)
         form = training_form(block, arguments, operands, results)
         sizes = form.sizes(arguments)
-        with self.naming_launch(block, arguments):
+        with self.naming_launch(block, arguments) as instances:
             tensors = [item for item in arguments if isinstance(item, torch.Tensor)]
             outputs = form.forward(launch.rows, *tensors, *sizes)
-        self.store(launch, block, outputs[: form.output_count])
+        results_made = outputs[: form.output_count]
+        self.check(launch, block, arguments, results_made, instances)
+        self.store(launch, block, results_made)
         saved = [self._owned(values) for values in outputs[form.output_count :]]
-        self.tape.entries.append(Page(launch, block, form, saved, sizes))
+        versions = tuple(map(version_of, saved))
+        self.tape.entries.append(Page(launch, block, form, saved, versions, sizes, instances))
 
     def _owned(self, values: torch.Tensor) -> torch.Tensor:
         """The values in memory that nobody writes to."""
         place = values.untyped_storage().data_ptr()
         is_view = any(place in arena.recycled for arena in self.arenas)
         return values.clone() if is_view else values
+
+
+def version_of(values: torch.Tensor) -> int:
+    """How often a tensor has been changed in place; tensors made in inference mode do not count."""
+    return 0 if values.is_inference() else values._version
+
+
+def check_version(values: torch.Tensor, version: int) -> None:
+    """Raise torch's error if a tensor has been changed in place."""
+    if version_of(values) != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an "
+            f"inplace operation: [{values.type()} {list(values.shape)}] is at version "
+            f"{values._version}; expected version {version} instead."
+        )
 
 
 def training_form(
@@ -103,5 +174,6 @@ def training_form(
     forms: dict[object, TrainingForm] = block.training_forms
     if key not in forms:
         function = batched.form_for(arguments)
-        forms[key] = TrainingForm(function, block.inputs, operands, results, block.name, fixed)
+        with building(), without_modes():
+            forms[key] = TrainingForm(function, block.inputs, operands, results, block.name, fixed)
     return forms[key]

@@ -11,13 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.capture.leaf_types import LeafType, StaticLeaf, join, leaf_type, wrap_leaves
-from penstock.capture.leaves import as_values
-from penstock.capture.location import user_line
-from penstock.capture.predicates import is_decided, predicate
-from penstock.capture.recursion import UnresolvedRecursion
-from penstock.capture.refusals import describe
-from penstock.capture.structure import (
+from penstock.calls.structure import (
     Structure,
     StructureMismatchError,
     flatten,
@@ -25,6 +19,12 @@ from penstock.capture.structure import (
     leaf_paths,
     unflatten,
 )
+from penstock.capture.leaf_types import LeafType, StaticLeaf, join, leaf_type, wrap_leaves
+from penstock.capture.leaves import as_values
+from penstock.capture.location import user_line
+from penstock.capture.predicates import is_decided, predicate
+from penstock.capture.recursion import UnresolvedRecursion
+from penstock.capture.refusals import describe
 from penstock.errors import BranchTypeError, report
 from penstock.faults import branch_out_of_range
 from penstock.ir.program import Body, Branch

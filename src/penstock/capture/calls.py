@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from penstock.calls.structure import Structure, flatten, unflatten
 from penstock.capture.branches import is_traced
 from penstock.capture.leaf_types import LeafType, StaticLeaf, join, leaf_type, wrap_leaves
 from penstock.capture.leaves import as_values
@@ -28,7 +29,6 @@ from penstock.capture.signatures import (
 )
 from penstock.capture.source import raising_source
 from penstock.capture.static import is_static, unwrap_static
-from penstock.capture.structure import Structure, flatten, unflatten
 from penstock.capture.traced_array import TracedTensorArray
 from penstock.capture.traced_tensor import TracedTensor
 from penstock.errors import PenstockError, RecursionLimitError, StructureError, report

@@ -14,14 +14,14 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
+from penstock.calls.structure import flatten
+from penstock.calls.torch_names import name_of
 from penstock.capture.constants import constant_tensor
 from penstock.capture.in_place import IN_PLACE_RULES, change_in_place, in_place_form
 from penstock.capture.indexing import INDEXING_RULES
 from penstock.capture.random_calls import RANDOM_RULES
 from penstock.capture.recording import record
-from penstock.capture.structure import flatten
 from penstock.capture.tensor_rules import TENSOR_RULES
-from penstock.capture.torch_names import name_of
 from penstock.capture.traced_tensor import TracedDimension, TracedTensor
 from penstock.plan.host_calls import bind
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from penstock.capture import own_functions
+from penstock.calls import own_functions
+from penstock.calls.torch_names import resolve
 from penstock.capture.indexing import plain_index
 from penstock.capture.recording import record, record_named
 from penstock.capture.refusals import describe, mutation
-from penstock.capture.torch_names import resolve
 from penstock.capture.traced_tensor import TracedTensor
 from penstock.errors import MutationError, StructureError, report
 from penstock.ir.types import TensorType

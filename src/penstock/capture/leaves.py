@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from penstock.calls.structure import flatten, leaf_paths, map_leaves, unflatten
 from penstock.capture.location import user_line
-from penstock.capture.structure import flatten, leaf_paths, map_leaves, unflatten
 from penstock.capture.tensor_array import TensorArray
 from penstock.capture.tensor_types import type_of
 from penstock.errors import ArgumentError, report

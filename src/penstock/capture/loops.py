@@ -14,6 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from penstock.calls.structure import (
+    StructureMismatchError,
+    flatten,
+    flatten_like,
+    leaf_paths,
+    unflatten,
+)
 from penstock.capture.branches import is_traced
 from penstock.capture.leaf_types import LeafType, leaf_type, wrap_leaf
 from penstock.capture.leaves import as_values
@@ -22,13 +29,6 @@ from penstock.capture.predicates import predicate
 from penstock.capture.recording import record
 from penstock.capture.recursion import UnresolvedRecursion
 from penstock.capture.refusals import describe
-from penstock.capture.structure import (
-    StructureMismatchError,
-    flatten,
-    flatten_like,
-    leaf_paths,
-    unflatten,
-)
 from penstock.capture.traced_tensor import TracedTensor
 from penstock.capture.type_rules import join_types
 from penstock.errors import InternalError, LoopTypeError, report

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from penstock.calls.structure import flatten
 from penstock.capture.location import user_line
 from penstock.capture.recording import record, record_named
 from penstock.capture.source import user_source
-from penstock.capture.structure import flatten
 from penstock.capture.tensor_rules import shape_of
 from penstock.capture.traced_tensor import TracedTensor
 from penstock.errors import ArgumentError, report

@@ -16,11 +16,11 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
 )
 
+from penstock.calls.replay import fill
+from penstock.calls.structure import flatten, unflatten
+from penstock.calls.torch_names import name_of
 from penstock.capture.refusals import data_dependent_shape, value_needed
-from penstock.capture.replay import fill
 from penstock.capture.size_rules import control_facts, is_size_call, result_origins
-from penstock.capture.structure import flatten, unflatten
-from penstock.capture.torch_names import name_of
 from penstock.capture.traced_tensor import TracedTensor, plain_size
 from penstock.capture.worlds import Fakes
 from penstock.ir.program import Operand, TorchCall

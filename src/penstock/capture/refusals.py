@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from penstock.calls.structure import map_leaves
 from penstock.capture.leaves import STATIC_TYPES
 from penstock.capture.location import user_line
-from penstock.capture.structure import map_leaves
 from penstock.capture.tensor_array import TensorArray
 from penstock.capture.tensor_types import type_of
 from penstock.capture.traced_tensor import TracedTensor

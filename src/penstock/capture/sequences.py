@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from penstock.calls.structure import flatten, leaf_paths, unflatten
 from penstock.capture.branches import is_traced
 from penstock.capture.indexing import read_element, read_item, stored_as_sequence
 from penstock.capture.leaf_types import leaf_type
@@ -20,7 +21,6 @@ from penstock.capture.location import user_line
 from penstock.capture.loops import LoopTrace, State, parameter_names
 from penstock.capture.recording import record
 from penstock.capture.refusals import describe
-from penstock.capture.structure import flatten, leaf_paths, unflatten
 from penstock.capture.tensor_rules import size_of
 from penstock.capture.traced_array import TracedTensorArray
 from penstock.capture.traced_tensor import TracedTensor

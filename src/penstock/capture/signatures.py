@@ -14,10 +14,10 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from penstock.calls.structure import Structure
 from penstock.capture.leaf_types import LeafType, StaticLeaf, leaf_type
 from penstock.capture.location import user_line
 from penstock.capture.static import static_key
-from penstock.capture.structure import Structure
 from penstock.capture.traced_array import TracedTensorArray
 from penstock.capture.traced_tensor import TracedTensor
 from penstock.errors import PenstockWarning, RecursionLimitError, report

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.capture.replay import fill
+from penstock.calls.replay import fill
 from penstock.capture.traced_tensor import Facts, Origins
 from penstock.capture.type_rules import is_control_type
 from penstock.capture.worlds import SizePair

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from penstock.calls.structure import flatten
 from penstock.capture.constants import constant_tensor
 from penstock.capture.recording import record
 from penstock.capture.refusals import CONVERSIONS, value_needed
-from penstock.capture.structure import flatten
 from penstock.capture.traced_tensor import TracedDimension, TracedShape, TracedTensor
 from penstock.ir.program import Size
 from penstock.ir.types import TensorType

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from penstock.calls.structure import Structure, unflatten
 from penstock.capture.active import tracing
 from penstock.capture.calls import trace_function
 from penstock.capture.captures import Capture
@@ -19,7 +20,6 @@ from penstock.capture.function_mode import TracingMode
 from penstock.capture.leaf_types import LeafType, StaticLeaf
 from penstock.capture.restarts import Dimensions, Restart, leading
 from penstock.capture.signatures import Callee, Record, Results, signature_key
-from penstock.capture.structure import Structure, unflatten
 from penstock.capture.traced_tensor import Facts, Origins, TracedTensor
 from penstock.capture.tracer import Tracer
 from penstock.capture.worlds import dtype_name, quiet_fakes

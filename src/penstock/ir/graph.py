@@ -39,6 +39,11 @@ class Wire:
     #: stored per row.
     input: int | None = None
 
+    @property
+    def is_of_row(self) -> bool:
+        """Whether the value belongs to a row, and not to the instance or to the whole call."""
+        return self.input is None and self.home is not Home.UNIFORM
+
     def __str__(self) -> str:
         return f"{self.home[0]}{self.number}"
 

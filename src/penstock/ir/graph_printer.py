@@ -68,7 +68,8 @@ class _Printer:
 
     def _input(self, number: int, item: Input) -> str:
         homes = [form for form, wire in (("host", item.host), ("slot", item.slot)) if wire]
-        text = f"input{number}: {item.type} as {' and '.join(homes) or 'nothing'}"
+        use = f"as {' and '.join(homes)}" if homes else "not read"
+        text = f"input{number}: {item.type} {use}"
         return text if item.uniform is None else f"{text}, the uniform {self._name(item.uniform)}"
 
     def _uniform(self, group: list[Uniform]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from penstock.ir.graph import Home, Wire
+from penstock.ir.graph import Wire
 from penstock.ir.program import Body, Node, Source
 from penstock.passes.draft import Arm, Draft
 from penstock.passes.flow import Flow
@@ -64,9 +64,4 @@ class Lowering:
             for node in self.drafts[index].nodes
             for wire in node.inputs
         )
-        return tuple(dict.fromkeys(wire for wire in read if _is_outer(wire, inside)))
-
-
-def _is_outer(wire: Wire, inside: set[int]) -> bool:
-    is_stored = wire.input is None and wire.home is not Home.UNIFORM
-    return is_stored and wire.context not in inside
+        return tuple(dict.fromkeys(w for w in read if w.is_of_row and w.context not in inside))

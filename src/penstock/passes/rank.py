@@ -1,113 +1,184 @@
-"""Ranks the nodes that wait for rows: a block of higher rank waits while one of lower rank can
-still feed it.
+"""Ranks the nodes that wait for rows: a block of higher rank waits while one of lower rank can feed
+it.
 
-The rank is the length of the longest path from the entry in the graph of nodes, with the edges that
-close loops and recursions left out. Nodes of mutually exclusive arms get equal ranks where their
-inputs do.
+What a loop or a recursion computes over and over has lower ranks than all that follows it. Inside,
+the rank is the longest path once the edges that lead to the next iteration or to the next call are
+left out, the outermost loop's first; so an inner loop is below what follows it in the outer body.
+Only blocks and read-backs count: mutually exclusive blocks have equal ranks where their inputs do.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from penstock.ir.graph import Call, Enter, Fork, Graph, Merge, Node, Switch, Wire
+from penstock.ir.graph import Block, Call, Enter, Fork, Graph, Node, Read, Switch, Wire
+from penstock.passes.components import find_components
 
 
-@dataclass(slots=True)
-class _Edges:
-    """Which wires a wire is copied from, and which node makes a wire."""
+class ArmOf(NamedTuple):
+    """The entering of an arm by rows of a context."""
 
-    makers: dict[Wire, Node] = field(default_factory=dict)
-    copies: dict[Wire, list[Wire]] = field(default_factory=dict)
-    #: The index wires that decide whether an arm runs.
-    gates: dict[tuple[int, int], list[Wire]] = field(default_factory=dict)
-    #: The call or enter nodes that open a context.
-    openers: dict[int, list[Node]] = field(default_factory=dict)
+    context: int
+    arm: int
+
+
+#: What can come before something else.
+Vertex = Node | Wire | ArmOf
+
+#: How early an edge that closes a cycle is left out: outer contexts first, calls before returns.
+Closing = tuple[int, int, int]
+
+
+class Edge(NamedTuple):
+    """One thing comes before another, at the latest in the next iteration or call if it is closing."""
+
+    source: Vertex
+    target: Vertex
+    closing: Closing | None = None
 
 
 def rank_nodes(graph: Graph) -> dict[Node, int]:
     """The rank of every node of the graph."""
-    edges = _collect(graph)
-    feeds = {
-        node: _feeding_nodes(edges, node) for context in graph.contexts for node in context.nodes
-    }
-    levels: dict[Node, int] = {}
-    for node in feeds:
-        _level(node, feeds, levels)
-    return levels
+    edges = list(_Edges(graph).collect())
+    nodes = [node for context in graph.contexts for node in context.nodes]
+    ends = [end for edge in edges for end in (edge.source, edge.target)]
+    ranks: dict[Vertex, int] = {}
+    _assign(dict.fromkeys([*nodes, *ends]), edges, 0, ranks)
+    return {node: ranks[node] for node in nodes}
 
 
-def _collect(graph: Graph) -> _Edges:
-    edges = _Edges()
-    for context in graph.contexts:
-        for node in context.nodes:
-            match node.operation:
-                case Merge():
-                    edges.copies[node.outputs[0]] = list(node.inputs)
-                    continue
-                case Switch(arms=arms):
-                    for arm in arms:
-                        edges.gates[context.index, arm] = [node.inputs[0]]
-                case Call(callee=callee):
-                    _copy(edges, graph.contexts[callee].inputs, node.inputs)
-                    _copy(edges, node.outputs, graph.contexts[callee].outputs)
-                    edges.openers.setdefault(callee, []).append(node)
-                    continue
-                case Enter(loop=loop, carried=carried):
-                    inner = graph.contexts[loop]
-                    _copy(edges, inner.inputs, node.inputs[:carried])
-                    _copy(edges, inner.inputs, inner.outputs)
-                    _copy(edges, node.outputs, inner.exits)
-                    edges.openers.setdefault(loop, []).append(node)
-                    continue
-                case Fork(each=each, elements=elements):
-                    inner = graph.contexts[each]
-                    _copy(edges, inner.inputs, node.inputs[1 : elements + 1])
-                    _copy(edges, node.outputs, inner.outputs)
-                    edges.openers.setdefault(each, []).append(node)
-                    continue
-            edges.makers.update(dict.fromkeys(node.outputs, node))
-    return edges
+@dataclass(slots=True)
+class _Edges:
+    """Finds what comes before what."""
+
+    graph: Graph
+    #: How deep each context is nested in loops and calls; contexts that open each other are level.
+    levels: dict[int, int] = field(default_factory=dict)
+    #: A number for each set of contexts that open each other.
+    circles: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        opened: dict[int, list[int]] = {context.index: [] for context in self.graph.contexts}
+        for context in self.graph.contexts:
+            opened[context.index] += [i for n in context.nodes for i in _opened_by(n)]
+        for number, circle in enumerate(find_components(opened, opened)):
+            self.circles.update(dict.fromkeys(circle, number))
+            level = max((self.levels.get(index, 0) for index in circle), default=0)
+            for index in circle:
+                self.levels[index] = level
+                for inner in opened[index]:
+                    if inner not in circle:
+                        self.levels[inner] = max(self.levels.get(inner, 0), level + 1)
+
+    def collect(self) -> Iterator[Edge]:
+        """All edges of the graph."""
+        for context in self.graph.contexts:
+            for arm, parent in enumerate(context.arms):
+                if parent is not None:
+                    yield Edge(ArmOf(context.index, parent), ArmOf(context.index, arm))
+            for node in context.nodes:
+                yield Edge(ArmOf(node.context, node.arm), node)
+                yield from self._around(node)
+
+    def _around(self, node: Node) -> Iterator[Edge]:
+        match node.operation:
+            case Call():
+                yield from self._call(node, node.operation)
+            case Enter():
+                yield from self._loop(node, node.operation)
+            case Fork(each=each, elements=elements):
+                inner = self.graph.contexts[each]
+                yield from _each_to(node.inputs, node)
+                yield Edge(node, ArmOf(each, 0))
+                yield from _copies(node.inputs[1 : elements + 1], inner.inputs)
+                yield from _copies(inner.outputs, node.outputs)
+            case Switch(arms=arms):
+                yield from _each_to(node.inputs, node)
+                yield from (Edge(node, ArmOf(node.context, arm)) for arm in arms)
+            case _:
+                yield from _each_to(node.inputs, node)
+                yield from (Edge(node, wire) for wire in node.outputs)
+
+    def _call(self, node: Node, call: Call) -> Iterator[Edge]:
+        callee = self.graph.contexts[call.callee]
+        is_recursive = self.circles[node.context] == self.circles[call.callee]
+        down = self._closing(call.callee, 0) if is_recursive else None
+        back = self._closing(call.callee, 1) if is_recursive else None
+        yield Edge(node, ArmOf(call.callee, 0), down)
+        yield from _copies(node.inputs, callee.inputs, down)
+        yield from _copies(callee.outputs, node.outputs, back)
+
+    def _loop(self, node: Node, enter: Enter) -> Iterator[Edge]:
+        inner = self.graph.contexts[enter.loop]
+        yield from _each_to(node.inputs, node)
+        yield Edge(node, ArmOf(enter.loop, 0))
+        yield from _copies(node.inputs[: enter.carried], inner.inputs)
+        following = self._closing(enter.loop, 0)
+        yield from _copies(inner.outputs, inner.inputs, following)
+        yield Edge(ArmOf(enter.loop, 2), ArmOf(enter.loop, 0), following)
+        yield from _copies(inner.exits, node.outputs)
+
+    def _closing(self, context: int, priority: int) -> Closing:
+        depth, parent = 0, self.graph.contexts[context].parent
+        while parent is not None:
+            depth, parent = depth + 1, self.graph.contexts[parent].parent
+        return self.levels[context], depth, priority
 
 
-def _copy(edges: _Edges, targets: tuple[Wire, ...], sources: tuple[Wire, ...]) -> None:
-    for target, source in zip(targets, sources, strict=True):
-        edges.copies.setdefault(target, []).append(source)
+def _opened_by(node: Node) -> tuple[int, ...]:
+    match node.operation:
+        case Call(callee=inner) | Enter(loop=inner) | Fork(each=inner):
+            return (inner,)
+        case _:
+            return ()
 
 
-def _feeding_nodes(edges: _Edges, node: Node) -> list[Node]:
-    """The nodes whose outputs reach this one through copies, or that decide whether it runs."""
-    found: dict[Node, None] = {}
-    seen: set[Wire] = set()
-    work = [*node.inputs, *edges.gates.get((node.context, node.arm), ())]
-    work += [wire for opener in edges.openers.get(node.context, ()) for wire in opener.inputs]
-    while work:
-        wire = work.pop()
-        if wire in seen:
-            continue
-        seen.add(wire)
-        if wire in edges.makers:
-            found[edges.makers[wire]] = None
-        work.extend(edges.copies.get(wire, ()))
-    return list(found)
+def _each_to(wires: Iterable[Wire], node: Node) -> Iterator[Edge]:
+    return (Edge(wire, node) for wire in wires)
 
 
-def _level(start: Node, feeds: dict[Node, list[Node]], levels: dict[Node, int]) -> None:
-    """Longest path by depth-first search; an edge to a node still on the path closes a cycle."""
-    on_path: dict[Node, int] = {start: 0}
-    stack = [(start, iter(feeds[start]))] if start not in levels else []
-    while stack:
-        node, others = stack[-1]
-        for other in others:
-            if other in levels:
-                on_path[node] = max(on_path[node], levels[other] + 1)
-            elif other not in on_path:
-                on_path[other] = 0
-                stack.append((other, iter(feeds[other])))
-                break
-        else:
-            stack.pop()
-            levels[node] = on_path.pop(node)
-            if stack:
-                parent = stack[-1][0]
-                on_path[parent] = max(on_path[parent], levels[node] + 1)
+def _copies(
+    sources: Iterable[Wire], targets: Iterable[Wire], closing: Closing | None = None
+) -> Iterator[Edge]:
+    pairs = zip(sources, targets, strict=True)
+    return (Edge(source, target, closing) for source, target in pairs)
+
+
+def _assign(
+    vertices: Iterable[Vertex], edges: list[Edge], base: int, ranks: dict[Vertex, int]
+) -> int:
+    """Ranks from `base` on for vertices and the edges among them; the first rank that is free."""
+    successors: dict[Vertex, list[Vertex]] = {}
+    for edge in edges:
+        successors.setdefault(edge.source, []).append(edge.target)
+    last = base
+    starts: dict[Vertex, int] = {}
+    for component in find_components(vertices, successors):
+        start = max((starts.get(vertex, base) for vertex in component), default=base)
+        end = _assign_component(component, edges, start, ranks)
+        for vertex in component:
+            for other in successors.get(vertex, ()):
+                starts[other] = max(starts.get(other, base), end)
+        last = max(last, end)
+    return last
+
+
+def _assign_component(
+    component: list[Vertex], edges: list[Edge], start: int, ranks: dict[Vertex, int]
+) -> int:
+    """Ranks for what hangs together; a cycle is opened where its outermost loop or call closes it."""
+    if len(component) == 1:
+        ranks[component[0]] = start
+        return start + _is_waiting(component[0])
+    members = set(component)
+    inner = [edge for edge in edges if edge.source in members and edge.target in members]
+    outermost = min(edge.closing for edge in inner if edge.closing is not None)
+    rest = [edge for edge in inner if edge.closing != outermost]
+    return _assign(component, rest, start, ranks)
+
+
+def _is_waiting(vertex: Vertex) -> bool:
+    """Whether it is a node that waits in a queue until its rank is the lowest."""
+    return isinstance(vertex, Node) and isinstance(vertex.operation, Block | Read)

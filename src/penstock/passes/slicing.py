@@ -49,7 +49,7 @@ class Slices:
     uniform: set[Value]
     #: What the host could compute.
     controllable: set[Value]
-    #: What the outputs of the entry depend on.
+    #: The roots of what the outputs of the entry depend on.
     live: set[Value] = field(default_factory=set)
     #: What control needs.
     host: set[Value] = field(default_factory=set)
@@ -59,7 +59,7 @@ class Slices:
     data: set[Value] = field(default_factory=set)
 
     def is_live(self, node: Node) -> bool:
-        """Whether something needs an output of the node."""
+        """Whether something needs an output of the node that is not another value by a new name."""
         return any(value in self.live for value in node.outputs)
 
     def has_host_form(self, root: Value) -> bool:
@@ -104,12 +104,12 @@ def _find_live(slices: Slices) -> None:
     flow = slices.flow
 
     def following(value: Value) -> Iterator[Value]:
-        yield from flow.sources.get(value, ())
+        yield from map(flow.root, flow.sources.get(value, ()))
         definition = flow.definitions[value]
         if definition.node is not None:
-            yield from _ruled_by(definition.node, definition)
+            yield from map(flow.root, _ruled_by(definition.node, definition))
 
-    _spread(list(flow.program.entry.body.outputs), slices.live, following)
+    _spread(list(map(flow.root, flow.program.entry.body.outputs)), slices.live, following)
 
 
 def _ruled_by(node: Node, definition: Definition) -> Iterator[Value]:

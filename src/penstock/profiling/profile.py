@@ -19,6 +19,8 @@ class Profile:
     #: Programs that had to be traced, and calls that found theirs.
     traces: int = 0
     cache_hits: int = 0
+    #: Whether the first NaN is an error.
+    check_nan: bool = False
 
     @property
     def launches(self) -> list[LaunchRecord]:

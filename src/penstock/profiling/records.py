@@ -54,6 +54,8 @@ class LaunchRecord:
     unbatched: tuple[str, ...]
     #: Seconds, or how to find them out.
     timing: float | Callable[[], float] = field(repr=False)
+    #: Whether it is the backward half of the block.
+    is_backward: bool = False
 
     @property
     def seconds(self) -> float:
@@ -64,8 +66,8 @@ class LaunchRecord:
 
     @property
     def block(self) -> str:
-        """The name of the block."""
-        return self.operation.name
+        """The name of the block; its backward half has `.backward` after it."""
+        return f"{self.operation.name}.backward" if self.is_backward else self.operation.name
 
     @property
     def operation(self) -> Block:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from penstock.capture.replay import call
+from penstock.calls.replay import call
 from penstock.ir.graph import Block, Home, Node, Wire
 from penstock.ir.program import AsSequence, Source, TorchCall, Value
 from penstock.ir.program import Node as ProgramNode
@@ -39,10 +39,15 @@ class RunnableBlock:
 
     def function(self, *arguments: torch.Tensor | int) -> tuple[torch.Tensor, ...]:
         """What the block computes for one instance."""
+        values = self.values(arguments)
+        return tuple(values[value] for value in self.block.results)  # type: ignore[misc]
+
+    def values(self, arguments: Sequence[torch.Tensor | int]) -> dict[Value, torch.Tensor | int]:
+        """All values of the block for one instance, also those that nobody sees."""
         values: dict[Value, torch.Tensor | int] = dict(zip(self.block.parameters, arguments))
         for node in self.block.nodes:
             _compute(node, values)
-        return tuple(values[value] for value in self.block.results)  # type: ignore[misc]
+        return values
 
     def failing_line(self, arguments: Sequence[torch.Tensor | int]) -> Source | None:
         """The user's line at which the block fails for one instance; None where it does not."""

@@ -27,6 +27,7 @@ from penstock.plan.schedule import (
     Copy,
     Hosted,
     Instruction,
+    Integers,
     Launch,
     Read,
     Schedule,
@@ -38,9 +39,10 @@ from penstock.run.arenas import Arena
 from penstock.run.blocks import RunnableBlock
 from penstock.run.faults import Numbers, note_launch, note_uniform, user_errors
 from penstock.run.inputs import load_inputs
+from penstock.run.nans import check_launch
 from penstock.run.outputs import OutputColumn, collect_outputs
 from penstock.run.recording import CallRecorder, recorded_call
-from penstock.capture.replay import call
+from penstock.calls.replay import call
 
 #: Instructions planned ahead of the runner, at most.
 WINDOW = 512
@@ -198,16 +200,6 @@ class Run:
         arena = self.arena(item.target.arena)
         arena.write(item.target, arena.gather(item.source))
 
-    def borrowed(self) -> list[torch.Tensor]:
-        """Tensors of the caller that the run refers to and did not copy."""
-        chunks = [
-            chunk
-            for arena in self.arenas
-            for chunk in arena.chunks
-            if chunk.untyped_storage().data_ptr() not in arena.recycled
-        ]
-        return [*self.uniforms.values(), *chunks]
-
     def _read(self, read: Read) -> list[Array]:
         gathered = [self.arena(source.arena).gather(source) for source in read.sources]
         return [values.cpu().numpy() for values in gathered]
@@ -228,9 +220,22 @@ class Run:
     def _launch(self, launch: Launch) -> None:
         block = self.executable.blocks[launch.block]
         arguments = self.arguments(launch, block)
-        with self.naming_launch(block, arguments):
+        with self.naming_launch(block, arguments) as instances:
             outputs = block.form(block.dynamic_sizes(arguments))(launch.rows, *arguments)
+        self.check(launch, block, arguments, outputs, instances)
         self.store(launch, block, outputs)
+
+    def check(
+        self,
+        launch: Launch,
+        block: RunnableBlock,
+        arguments: Sequence[torch.Tensor | int],
+        outputs: Sequence[torch.Tensor],
+        instances: Integers,
+    ) -> None:
+        """Look for NaN, if a profile asks for it."""
+        if self.recorder is not None and self.recorder.checks_nan:
+            check_launch(block, launch.rows, arguments, outputs, instances, self.numbers)
 
     def arguments(self, launch: Launch, block: RunnableBlock) -> list[torch.Tensor | int]:
         """The operands of a launch, gathered."""
@@ -239,11 +244,11 @@ class Run:
     @contextmanager
     def naming_launch(
         self, block: RunnableBlock, arguments: Sequence[torch.Tensor | int]
-    ) -> Iterator[None]:
-        """Note on any error which block failed, and for which instance."""
+    ) -> Iterator[Integers]:
+        """Note on any error which block failed, and for which instance; gives the instance of each row."""
         instances = self.machine.launched.popleft()
         try:
-            yield
+            yield instances
         except Exception as error:
             note_launch(error, block, arguments, instances, self.numbers)
             raise

@@ -9,9 +9,10 @@ asks, so that recording never waits for the device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -70,9 +71,9 @@ _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 
 @contextmanager
-def profiling() -> Iterator[Profile]:
+def profiling(*, check_nan: bool = False) -> Iterator[Profile]:
     """Record all calls made inside, also for the profiles around."""
-    profile = Profile()
+    profile = Profile(check_nan=check_nan)
     token = _profiles.set((*_profiles.get(), profile))
     try:
         yield profile
@@ -135,6 +136,10 @@ def recorded_call(graph: Graph, instances: int) -> Iterator[CallRecorder | None]
         yield call
 
 
+#: From a device and a timing to the record of a launch.
+Describe = Callable[[str, float | Callable[[], float]], LaunchRecord]
+
+
 @dataclass(frozen=True, slots=True)
 class CallRecorder:
     """Records what one call does."""
@@ -142,15 +147,30 @@ class CallRecorder:
     profiles: tuple[Profile, ...]
     record: CallRecord
 
+    @property
+    def checks_nan(self) -> bool:
+        """Whether somebody wants to be told of the first NaN."""
+        return any(profile.check_nan for profile in self.profiles)
+
     def planned(self, seconds: float, firings: int) -> None:
         """A window was planned, after this many firings in all."""
         self.record.planning_seconds += seconds
         self.record.firings = firings
 
-    @contextmanager
-    def launch(self, run: Run, launch: Launch) -> Iterator[None]:
+    def launch(self, run: Run, launch: Launch) -> AbstractContextManager[None]:
         """Time a launch and describe it."""
-        name = run.executable.blocks[launch.block].name
+        return self._timed(run, launch, partial(_describe, run, launch, self.record))
+
+    def backward(self, run: Run, launch: Launch, rows: int) -> AbstractContextManager[None]:
+        """Time the backward half of some rows of a launch and describe it."""
+        describe = partial(_describe_backward, run, launch, rows, self.record)
+        return self._timed(run, launch, describe, ".backward")
+
+    @contextmanager
+    def _timed(
+        self, run: Run, launch: Launch, describe: Describe, half: str = ""
+    ) -> Iterator[None]:
+        name = run.executable.blocks[launch.block].name + half
         device = _device(run, launch)
         watch = Watch(device)
         token = _watch.set(watch)
@@ -160,7 +180,7 @@ class CallRecorder:
         finally:
             _watch.reset(token)
             self.record.building_seconds += watch.building_seconds
-        self._add(_describe(run, launch, self.record, device, watch.stop()))
+        self._add(describe(device, watch.stop()))
 
     @contextmanager
     def read(self, read: Read) -> Iterator[None]:
@@ -191,6 +211,21 @@ def _describe(
         tuple(name for form in block.forms.values() for name in form.unbatched),
         timing,
     )
+
+
+def _describe_backward(
+    run: Run,
+    launch: Launch,
+    rows: int,
+    call: CallRecord,
+    device: str,
+    timing: float | Callable[[], float],
+) -> LaunchRecord:
+    """The operands of a backward half are the cotangents of the results."""
+    node = run.executable.blocks[launch.block].node
+    shapes = tuple((rows, *run.arena(target.arena).kind.shape) for target in launch.targets)
+    sources = ("gather",) * len(shapes)
+    return LaunchRecord(call, node, rows, shapes, sources, device, 0, (), timing, is_backward=True)
 
 
 def _operand(run: Run, operand: Operand, rows: int) -> tuple[tuple[int, ...], str, int]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from penstock.capture.replay import call
+from penstock.calls.replay import call
 from penstock.capture.worlds import dtype_called
 from penstock.errors import IndexRangeError, PredicateError
 from penstock.ir.program import (

@@ -345,7 +345,9 @@ def test_s21_a_node_waits_for_what_is_not_certain(watch: Watch):
         )
 
     program.map(torch.ones(2, 3), [1, 0])
-    waits = {n.node.operation.name: n for n in watch.machine.linked.contexts[0].nodes if n.block >= 0}
+    waits = {
+        n.node.operation.name: n for n in watch.machine.linked.contexts[0].nodes if n.block >= 0
+    }
     # inside an arm on `n` the value of `early` is not certain: its arrival and the arm
     assert waits["program:cos_expand"].waits == 1  # the inner arm, entered only after `early`
     outer = next(n for name, n in waits.items() if "sin" in name)
@@ -385,8 +387,10 @@ def test_s23_a_queued_node_fires_once_for_all_its_rows(watch: Watch):
         for event in watch.events
         if event.what == "deliver"
         for row in event.rows
-        if any(isinstance(n.operation, Merge) and event.detail.wires[0] in n.outputs
-               for n in watch.graph.contexts[0].nodes)
+        if any(
+            isinstance(n.operation, Merge) and event.detail.wires[0] in n.outputs
+            for n in watch.graph.contexts[0].nodes
+        )
     ]
     assert firing.rows == merged
     assert sorted(firing.rows) == [0, 1, 2, 3, 4, 5]

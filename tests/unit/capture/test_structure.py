@@ -3,7 +3,7 @@ from typing import NamedTuple
 
 import pytest
 
-from penstock.capture.structure import (
+from penstock.calls.structure import (
     StructureMismatchError,
     flatten,
     flatten_like,

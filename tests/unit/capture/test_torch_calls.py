@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from penstock.capture.torch_names import name_of, resolve
+from penstock.calls.torch_names import name_of, resolve
 from penstock.errors import ArgumentError
 from penstock.ir.types import TensorType
 from tests.unit.capture.tracing import assert_agrees, entry_of, interpreted, operations
@@ -32,7 +32,7 @@ NAMED = [
 ]
 
 
-@pytest.mark.parametrize("function", NAMED, ids=str)
+@pytest.mark.parametrize("function", NAMED, ids=lambda function: getattr(function, "__name__", type(function).__name__))
 def test_a_name_leads_back_to_its_function(function) -> None:
     assert resolve(name_of(function)) == function
 

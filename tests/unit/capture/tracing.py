@@ -9,7 +9,7 @@ import torch
 from penstock.api.columns import InputColumn, one_instance
 from penstock.api.function import Function, function
 from penstock.api.traces import Entry
-from penstock.capture.structure import flatten, flatten_like
+from penstock.calls.structure import flatten, flatten_like
 from penstock.testing.interpreter import interpret
 
 

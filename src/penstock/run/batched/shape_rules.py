@@ -19,7 +19,6 @@ aten = torch.ops.aten
 _SAME = frozenset(
     {
         aten.alias.default,
-        aten.detach.default,
         aten.clone.default,
         aten.lift_fresh.default,
         aten.lift_fresh_copy.default,

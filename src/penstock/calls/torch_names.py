@@ -17,8 +17,8 @@ from torch.overrides import resolve_name
 
 #: Where each function of this library that a program may call lives: module and attribute.
 OWN_FUNCTIONS = {
-    "penstock.set_item": ("penstock.capture.own_functions", "set_item"),
-    "penstock.copy_into": ("penstock.capture.own_functions", "copy_into"),
+    "penstock.set_item": ("penstock.calls.own_functions", "set_item"),
+    "penstock.copy_into": ("penstock.calls.own_functions", "copy_into"),
     **{
         f"penstock.random.{name}": ("penstock.run.random_bits", name)
         for name in ("uniform", "normal", "randint", "dropout")

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from penstock.capture.structure import flatten
-from penstock.capture.torch_names import resolve
+from penstock.calls.structure import flatten
+from penstock.calls.torch_names import resolve
 from penstock.ir.program import Operand, TorchCall
 
 

@@ -1,0 +1,128 @@
+"""One call that asks for gradients: its tensors, where they come from, and where its values are.
+
+A call is made before the forward run, which leaves its tape here; backward passes only read it. It holds no values of
+its own: pages do, and inputs and captures belong to the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from penstock.autodiff.tape import TapedRun
+from penstock.ir.graph import Context, Wire
+from penstock.passes.differentiable import find_differentiable
+from penstock.plan.boxes import BoxTable
+from penstock.plan.machine import Machine
+from penstock.plan.schedule import Integers
+from penstock.plan.slots import SequenceTable, ranges
+from penstock.run.engine import Columns, Executable
+from penstock.run.faults import Numbers
+from penstock.run.recording import CallRecorder
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor comes from: a column (and one instance of it), or a capture."""
+
+    column: int | None = None
+    instance: int | None = None
+    capture: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class DifferentiableCall:
+    """One call that asks for gradients: what goes in, and after the forward run what backward needs."""
+
+    executable: Executable
+    columns: Columns
+    captures: Sequence[torch.Tensor]
+    count: int
+    numbers: Numbers
+    #: The tensors that ask for gradients, and where each comes from.
+    tensors: list[torch.Tensor]
+    places: list[Place]
+    recorder: CallRecorder | None = None
+    #: None until the forward run.
+    taped: TapedRun | None = None
+    #: Outputs without gradients, by position: their rows.
+    plain: dict[int, list[torch.Tensor]] | None = None
+
+    @property
+    def run(self) -> TapedRun:
+        """The forward run."""
+        assert self.taped is not None
+        return self.taped
+
+    @property
+    def entry(self) -> Context:
+        """The context whose outputs are those of the call."""
+        context: Context = self.executable.linked.contexts[0].context
+        return context
+
+    @property
+    def wires(self) -> frozenset[Wire]:
+        """The wires through which gradients flow."""
+        arguments = frozenset(p.column for p in self.places if p.column is not None)
+        captured = frozenset(p.capture for p in self.places if p.capture is not None)
+        known: dict[object, Any] = self.executable.differentiable
+        if (arguments, captured) not in known:
+            graph = self.executable.graph
+            known[arguments, captured] = find_differentiable(graph, arguments, captured)
+        wires: frozenset[Wire] = known[arguments, captured]
+        return wires
+
+    def cotangents(
+        self, grads: Sequence[torch.Tensor | None]
+    ) -> list[tuple[int, Integers, torch.Tensor]]:
+        """The arena and the slots of each result that has a cotangent, with the cotangent."""
+        assert self.plain is not None
+        flowing = [k for k in range(len(self.entry.outputs)) if k not in self.plain]
+        found = []
+        for number, grad in enumerate(grads):
+            if grad is not None:
+                output, instance = flowing[number // self.count], number % self.count
+                found.append((*self._result(output, instance), grad))
+        return found
+
+    def _result(self, output: int, instance: int) -> tuple[int, Integers]:
+        values = self.run.machine.result_slots[output]
+        assert values is not None
+        wire = self.entry.outputs[output]
+        return value_slots(self.run.machine, wire, values[instance : instance + 1])
+
+
+def value_slots(machine: Machine, wire: Wire, values: Integers) -> tuple[int, Integers]:
+    """The arena and the slots of stored values, all in one arena."""
+    place = machine.place(wire)
+    if isinstance(place, SequenceTable):
+        return place.space.number, ranges(place.base[values], place.length[values])
+    if isinstance(place, BoxTable):
+        return int(place.arena[values[0]]), place.slot[values]
+    return place.number, values
+
+
+def find_tensors(
+    columns: Columns, captures: Sequence[torch.Tensor]
+) -> tuple[list[torch.Tensor], list[Place]]:
+    """The tensors that ask for gradients, each with its place."""
+    tensors: list[torch.Tensor] = []
+    places: list[Place] = []
+
+    def add(tensor: torch.Tensor, place: Place) -> None:
+        if tensor.requires_grad:
+            tensors.append(tensor)
+            places.append(place)
+
+    for number, column in enumerate(columns):
+        if isinstance(column, torch.Tensor):
+            add(column, Place(column=number))
+            continue
+        for instance, tensor in enumerate(column):
+            add(tensor, Place(column=number, instance=instance))
+    for number, tensor in enumerate(captures):
+        add(tensor, Place(capture=number))
+    return tensors, places

@@ -1,0 +1,157 @@
+"""Weight gradients contracted over the rows of many launches.
+
+The gradient of a uniform operand is a sum over rows: a product of two factors, a sum of one, or rows added to a table.
+The backward half gives the factors; they are collected until there are enough rows for one efficient contraction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from penstock.run.batched.sizes import ROWS, Polynomial, Size
+from penstock.run.batched.steps import Step, StraightLine, TensorFact
+
+#: Rows that are collected before they are contracted.
+WINDOW = 512
+
+_ATEN = torch.ops.aten
+_TURNS = (_ATEN.permute.default, _ATEN.t.default, _ATEN.transpose.int)
+_RESHAPES = (_ATEN.view.default, _ATEN.reshape.default, _ATEN._unsafe_view.default)
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """How a gradient follows from its factors.
+
+    "product": first.T @ second; "sum": first summed over rows, in `shape`; "table": rows `first` added to the rows
+    `second` of a table of `shape`, but for the row `skipped`.
+    """
+
+    kind: str
+    #: Places of the factors among the results of the backward half.
+    places: tuple[int, ...]
+    shape: tuple[int, ...] = ()
+    skipped: int = -1
+
+    def contract(self, factors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The gradient of all rows of the factors."""
+        first = factors[0]
+        if self.kind == "product":
+            return torch.mm(first.t(), factors[1])
+        if self.kind == "sum":
+            return first.sum(0).reshape(self.shape)
+        index = factors[1].reshape(-1)
+        rows = first.reshape(-1, *self.shape[1:])
+        table = first.new_zeros(self.shape).index_add_(0, index, rows)
+        if self.skipped >= 0:
+            table[self.skipped].zero_()
+        return table
+
+
+@dataclass(slots=True)
+class Window:
+    """Factors of one uniform operand that wait for their contraction."""
+
+    contraction: Contraction
+    parts: list[tuple[torch.Tensor, ...]] = field(default_factory=list)
+    rows: int = 0
+
+    def add(self, factors: tuple[torch.Tensor, ...]) -> torch.Tensor | None:
+        """Take factors; the gradient, if there are enough rows now."""
+        self.parts.append(factors)
+        self.rows += factors[0].shape[0]
+        return self.flush() if self.rows >= WINDOW else None
+
+    def flush(self) -> torch.Tensor | None:
+        """The gradient of what was collected."""
+        if not self.parts:
+            return None
+        parts, self.parts, self.rows = self.parts, [], 0
+        if len(parts) == 1:
+            return self.contraction.contract(parts[0])
+        return self.contraction.contract([torch.cat(column) for column in zip(*parts, strict=True)])
+
+
+def cut(
+    code: StraightLine, gradients: Sequence[Step | None], is_uniform: Sequence[bool]
+) -> tuple[StraightLine, list[int | Contraction | None]]:
+    """The code with factors for results where weight gradients were, and how to get each gradient."""
+    given, inside = set(code.inputs), {*code.inputs, *code.steps}
+    outputs: dict[Step, int] = {}
+    found: list[int | Contraction | None] = []
+
+    def place(step: Step) -> int:
+        return outputs.setdefault(step, len(outputs))
+
+    for gradient, uniform in zip(gradients, is_uniform, strict=True):
+        if gradient is None:
+            found.append(None)
+            continue
+        factors = _factors(gradient) if uniform and gradient not in given else None
+        if factors is not None and not all(step in inside for step in factors[1]):
+            factors = None
+        if factors is None:
+            found.append(place(gradient))
+        else:
+            kind, steps, shape, skipped = factors
+            found.append(Contraction(kind, tuple(map(place, steps)), shape, skipped))
+    return StraightLine(code.inputs, code.steps, tuple(outputs)).live(), found
+
+
+_Factors = tuple[str, tuple[Step, ...], tuple[int, ...], int]
+
+
+def _factors(step: Step) -> _Factors | None:
+    shape = _concrete(step)
+    if shape is None:
+        return None
+    if step.target in _TURNS and isinstance(step.args[0], Step):
+        inner = _product(step.args[0])
+        return ("product", (inner[1], inner[0]), (), -1) if inner else None
+    product = _product(step)
+    if product:
+        return "product", product, (), -1
+    while step.target in _RESHAPES:
+        step = step.args[0]
+    if step.target is _ATEN.sum.dim_IntList and tuple(step.args[1]) == (0,):
+        rows = step.args[0]
+        return ("sum", (rows,), shape, -1) if _counts_rows(rows) else None
+    if step.target is _ATEN.embedding_dense_backward.default and not step.args[4]:
+        rows, index = step.args[0], step.args[1]
+        if _counts_rows(rows) and _counts_rows(index):
+            return "table", (rows, index), shape, int(step.args[3])
+    return None
+
+
+def _product(step: Step) -> tuple[Step, Step] | None:
+    """The factors of first.T @ second, if that is what the step computes."""
+    if step.target is not _ATEN.mm.default:
+        return None
+    left, right = step.args
+    if left.target not in _TURNS:
+        return None
+    first = left.args[0]
+    return (first, right) if _counts_rows(first) and _counts_rows(right) else None
+
+
+def _counts_rows(step: Step) -> bool:
+    """Whether the first dimension runs over rows, one or more entries each."""
+    fact = step.fact
+    if not isinstance(fact, TensorFact) or not fact.shape:
+        return False
+    return _has_rows(fact.shape[0]) and not any(map(_has_rows, fact.shape[1:]))
+
+
+def _has_rows(size: Size) -> bool:
+    return isinstance(size, Polynomial) and any(ROWS in names for names, _ in size.terms)
+
+
+def _concrete(step: Step) -> tuple[int, ...] | None:
+    fact = step.fact
+    if not isinstance(fact, TensorFact):
+        return None
+    sizes = tuple(size for size in fact.shape if isinstance(size, int))
+    return sizes if len(sizes) == len(fact.shape) else None

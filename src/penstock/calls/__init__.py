@@ -1,0 +1,1 @@
+"""Torch calls by name, made on real tensors; structures of tensors taken apart and put together."""

@@ -1,0 +1,50 @@
+"""Made-up graphs and records for tests of summaries and explanations."""
+
+from penstock.ir.graph import Block, Call, Context, Enter, Graph, Home, Node, Wire
+from penstock.ir.program import Source
+from penstock.ir.types import TensorType
+from penstock.profiling.profile import Profile
+from penstock.profiling.records import CallRecord, LaunchRecord
+
+FLOATS = TensorType("float32", (4,))
+
+
+def context(index, kind, name, nodes, parent=None):
+    return Context(index, kind, name, parent, (None,), tuple(nodes), (), ())
+
+
+def block(name, *, context=0, arm=0, types=(FLOATS,), is_flat=False, sizes=None):
+    inputs = tuple(Wire(k, kind, Home.SLOT, context, arm) for k, kind in enumerate(types))
+    operation = Block(name, (), (), (), is_flat, sizes or {})
+    return Node(operation, inputs, (), context, arm, Source("train.py", 7, "step"))
+
+
+def call(graph, *, instances=8, **changes):
+    return CallRecord(graph.contexts[0].name, instances, graph, **changes)
+
+
+def launch(record, node, rows, *, size=4, seconds=0.25, unbatched=(), gathered=0):
+    source = "gather" if gathered else "view"
+    shapes = ((rows, size),)
+    return LaunchRecord(
+        record, node, rows, shapes, (source,), "cpu", gathered, unbatched, float(seconds)
+    )
+
+
+def profile(calls, events, **changes):
+    return Profile(list(calls), list(events), **changes)
+
+
+def straight_graph(*nodes):
+    return Graph((context(0, "function", "score", nodes),), (), ())
+
+
+def loop_graph(node):
+    enter = Node(Enter(1, 0), (), (), 0, 0)
+    outer = context(0, "function", "decode", [enter])
+    return Graph((outer, context(1, "loop", "decode.loop", [node], parent=0)), (), ())
+
+
+def recursive_graph(node):
+    again = Node(Call(0, 0), (), (), 0, 0)
+    return Graph((context(0, "function", "encode", [node, again]),), (), ())
