@@ -58,8 +58,10 @@ def _recurse(model: TreeLSTM, node: Node) -> State:
 
 def by_level(model: TreeLSTM, levels: Levels) -> Tensor:
     """Baseline b: one launch for each height; every state made so far stays in one tensor."""
-    h, c = model.leaf(levels.tokens)
-    for left, right in levels.children:
+    device = model.leaf_gates.weight.device
+    h, c = model.leaf(levels.tokens.to(device))
+    for children in levels.children:
+        left, right = (child.to(device, non_blocking=True) for child in children)
         new_h, new_c = model.cell(
             h.index_select(0, left),
             c.index_select(0, left),
@@ -67,7 +69,7 @@ def by_level(model: TreeLSTM, levels: Levels) -> Tensor:
             c.index_select(0, right),
         )
         h, c = torch.cat([h, new_h]), torch.cat([c, new_c])
-    return h.index_select(0, levels.roots)
+    return h.index_select(0, levels.roots.to(device))
 
 
 def by_level_needed(model: TreeLSTM, levels: NeededLevels) -> Tensor:
@@ -75,20 +77,23 @@ def by_level_needed(model: TreeLSTM, levels: NeededLevels) -> Tensor:
 
     The roots of a level come last in it and leave the pool at once.
     """
-    h, c = model.leaf(levels.tokens)
+    device = model.leaf_gates.weight.device
+    h, c = model.leaf(levels.tokens.to(device))
     finished = [h[levels.leaf_pool :]]
     h, c = h[: levels.leaf_pool], c[: levels.leaf_pool]
     for step in levels.steps:
+        indices = (step.left, step.right, step.keep)
+        left, right, keep = (index.to(device, non_blocking=True) for index in indices)
         new_h, new_c = model.cell(
-            h.index_select(0, step.left),
-            c.index_select(0, step.left),
-            h.index_select(0, step.right),
-            c.index_select(0, step.right),
+            h.index_select(0, left),
+            c.index_select(0, left),
+            h.index_select(0, right),
+            c.index_select(0, right),
         )
         finished.append(new_h[step.pool :])
-        h = torch.cat([h.index_select(0, step.keep), new_h[: step.pool]])
-        c = torch.cat([c.index_select(0, step.keep), new_c[: step.pool]])
-    return torch.cat(finished).index_select(0, levels.roots)
+        h = torch.cat([h.index_select(0, keep), new_h[: step.pool]])
+        c = torch.cat([c.index_select(0, keep), new_c[: step.pool]])
+    return torch.cat(finished).index_select(0, levels.roots.to(device))
 
 
 def product_operands(model: TreeLSTM, levels: Levels) -> list[Tensor]:

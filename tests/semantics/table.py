@@ -20,10 +20,14 @@ PROGRAMS: dict[str, TableProgram] = {}
 
 
 class Maker:
-    """Makes the weights and inputs of one case; the same dtype and seed make the same values."""
+    """Makes the weights and inputs of one case; the same dtype and seed make the same values.
 
-    def __init__(self, dtype: torch.dtype, seed: int) -> None:
+    Whole numbers are structure and stay on the host; all else is on `device`.
+    """
+
+    def __init__(self, dtype: torch.dtype, seed: int, device: str = "cpu") -> None:
         self.dtype = dtype
+        self.device = device
         #: The weights made so far, by the names that programs gave them.
         self.weights: dict[str, Tensor] = {}
         self._generator = torch.Generator().manual_seed(seed)
@@ -31,12 +35,12 @@ class Maker:
     def normal(self, *shape: int, scale: float = 1.0) -> Tensor:
         """Normal values of the case's dtype."""
         values = torch.randn(shape, generator=self._generator, dtype=torch.float64)
-        return (values * scale).to(self.dtype)
+        return (values * scale).to(self.device, self.dtype)
 
     def uniform(self, low: float, high: float, *shape: int) -> Tensor:
         """Uniform values of the case's dtype."""
         values = torch.rand(shape, generator=self._generator, dtype=torch.float64)
-        return (low + (high - low) * values).to(self.dtype)
+        return (low + (high - low) * values).to(self.device, self.dtype)
 
     def integers(self, low: int, high: int, *shape: int) -> Tensor:
         """Whole numbers from `low` to `high - 1`, int64."""
@@ -84,9 +88,9 @@ class TableProgram:
     #: Whether gradients with respect to weights and floating-point inputs are defined and compared.
     differentiable: bool
 
-    def case(self, dtype: torch.dtype, seed: int = 0) -> Case:
+    def case(self, dtype: torch.dtype, seed: int = 0, device: str = "cpu") -> Case:
         """A fresh case: programs, weights and instances of one dtype."""
-        maker = Maker(dtype, seed)
+        maker = Maker(dtype, seed, device)
         case = self.build(maker)
         case.weights.update(maker.weights)
         return case

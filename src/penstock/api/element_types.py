@@ -46,8 +46,9 @@ def output_types(fn: Callable[..., Any], what: str, make_arguments: Callable[[],
 
 
 def is_unknown(value: Any) -> bool:
-    """Whether `value` has a type but no contents."""
-    return isinstance(value, FakeTensor)
+    """Whether `value` has a type but no contents; any tensor has none while types are explored."""
+    is_tensor = isinstance(value, torch.Tensor)
+    return isinstance(value, FakeTensor) or (is_tensor and bool(_exploration.depth))
 
 
 def explore(branches: Sequence[Callable[..., Any]], operands: tuple[Any, ...]) -> Any:

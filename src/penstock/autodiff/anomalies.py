@@ -19,8 +19,9 @@ def place_of(found: NanFound, made: DifferentiableCall) -> NanError:
         (target.arena, slots_of(target).reshape(page.rows, -1)[found.row], None)
         for target in page.launch.targets
     ]
-    replay = Replay(made, wanted)
-    replay.carry_out(made.run.tape.entries.index(page))
+    number = made.run.tape.entries.index(page)
+    replay = Replay(made, wanted, number + 1)
+    replay.carry_out(number)
     single = one_row(page.block, replay.arguments(page, rows), 0)
     cotangents = [found.cotangents.get(k) for k in range(len(page.launch.targets))]
     source = backward_line(page.block, single, cotangents)

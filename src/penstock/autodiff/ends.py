@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from penstock.autodiff.call import DifferentiableCall, Place, value_slots
+from penstock.autodiff.gradients import add_gradients
 from penstock.autodiff.reverse import Reversal
-from penstock.autodiff.uniforms import add_gradients, capture_gradients
+from penstock.autodiff.uniforms import capture_gradients
 from penstock.ir.graph import Input, Wire
 from penstock.plan.schedule import Integers
 

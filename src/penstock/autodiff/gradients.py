@@ -19,6 +19,13 @@ def slots_of(source: Span | Picks) -> Integers:
     return source.slots
 
 
+def add_gradients(known: torch.Tensor | None, more: torch.Tensor) -> torch.Tensor:
+    """The sum of gradients, in the memory of the first; torch adds sparse to dense, but not the other way."""
+    if known is None:
+        return more
+    return more + known if known.is_sparse else known.add_(more)
+
+
 class GradientArena:
     """The gradients of one arena."""
 

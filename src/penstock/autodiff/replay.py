@@ -15,8 +15,8 @@ import torch
 from penstock.autodiff.call import DifferentiableCall, value_slots
 from penstock.autodiff.gradients import slots_of
 from penstock.autodiff.tape import Page, check_version
-from penstock.autodiff.torch_engine import autocast_as
 from penstock.autodiff.uniforms import UniformGraph
+from penstock.calls.autocast import autocast_as
 from penstock.plan.schedule import Copy, Hosted, Integers, Picks, Shared, Sized, Span, Store
 
 Marks = list[npt.NDArray[np.bool_]]
@@ -114,10 +114,15 @@ class Replay:
     """The tape of a call run again, for the rows that some results depend on."""
 
     def __init__(
-        self, made: DifferentiableCall, wanted: Sequence[tuple[int, Integers, object]]
+        self,
+        made: DifferentiableCall,
+        wanted: Sequence[tuple[int, Integers, object]],
+        end: int | None = None,
     ) -> None:
         self.made = made
         self.run = made.run
+        #: The tape, or its first entries: the wanted slots are those at their end.
+        self.entries = made.run.tape.entries[:end]
         for number, version in made.run.versions.items():
             check_version(made.run.uniform(number), version)
         #: The call's tensors under names of their own: one tensor may come in many places, or depend on another.
@@ -126,7 +131,7 @@ class Replay:
         present = [np.zeros(capacity, np.bool_) for capacity in capacities]
         for number, slots, _ in wanted:
             present[number][slots] = True
-        self.live = live_rows(self.run.tape.entries, present)
+        self.live = live_rows(self.entries, present)
         self.ledger = Ledger(capacities)
         named = list(zip(made.places, self.tensors, strict=True))
         captures = {p.capture: tensor for p, tensor in named if p.capture is not None}
@@ -136,7 +141,7 @@ class Replay:
 
     def live_pages(self) -> list[tuple[Page, Integers]]:
         """The launches with live rows, and those rows."""
-        entries = zip(self.run.tape.entries, self.live, strict=True)
+        entries = zip(self.entries, self.live, strict=True)
         return [
             (entry, rows)
             for entry, rows in entries
@@ -144,8 +149,8 @@ class Replay:
         ]
 
     def carry_out(self, end: int | None = None) -> None:
-        """Go through the tape, up to the entry with this number."""
-        for entry, rows in zip(self.run.tape.entries[:end], self.live, strict=False):
+        """Go through the entries, up to the one with this number."""
+        for entry, rows in zip(self.entries[:end], self.live[:end], strict=True):
             self._step(entry, rows)
 
     def _step(self, entry: Page | Copy | Store, rows: Integers | None) -> None:

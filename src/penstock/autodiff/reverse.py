@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from penstock.autodiff.contract import Contraction, Window
-from penstock.autodiff.gradients import GradientArena, slots_of
+from penstock.autodiff.gradients import GradientArena, add_gradients, slots_of
 from penstock.autodiff.joint import Backward
 from penstock.autodiff.tape import Page, TapedRun
 from penstock.plan.schedule import Copy, Integers, Picks, Shared, Span, Store
@@ -159,7 +159,7 @@ class Reversal:
 
     def _add_uniform(self, wire: int, gradient: torch.Tensor) -> None:
         known = self.uniform_gradients.get(wire)
-        self.uniform_gradients[wire] = gradient if known is None else known.add_(gradient)
+        self.uniform_gradients[wire] = add_gradients(known, gradient)
 
     def _cotangent(
         self, page: Page, result: int, index: Integers | None, rows: int

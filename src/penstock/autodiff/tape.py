@@ -14,7 +14,8 @@ import numpy.typing as npt
 import torch
 
 from penstock.autodiff.joint import TrainingForm, named_sizes
-from penstock.autodiff.torch_engine import Autocast, current_autocast, without_modes
+from penstock.autodiff.torch_engine import without_modes
+from penstock.calls.autocast import Autocast, current_autocast
 from penstock.ir.graph import Wire
 from penstock.plan.schedule import Copy, Integers, Launch, Store
 from penstock.run.blocks import RunnableBlock

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 import torch
 
 from penstock.autodiff.call import DifferentiableCall
+from penstock.autodiff.gradients import add_gradients
+from penstock.calls.autocast import autocast_as
 from penstock.calls.replay import call
 from penstock.ir.program import Captured, TorchCall
 from penstock.run.engine import Run
@@ -38,13 +40,6 @@ class UniformGraph:
         return self.values[number]
 
 
-def add_gradients(known: torch.Tensor | None, more: torch.Tensor) -> torch.Tensor:
-    """The sum of gradients; a dense one comes first, as torch adds sparse to dense only."""
-    if known is None:
-        return more
-    return more + known if known.is_sparse and not more.is_sparse else known + more
-
-
 def capture_gradients(
     made: DifferentiableCall, uniform_gradients: Mapping[int, torch.Tensor]
 ) -> dict[int, torch.Tensor]:
@@ -68,7 +63,7 @@ def _through_uniforms(
     if not derived:
         return {}
     places = [p.capture for p in made.places if p.capture is not None]
-    with torch.enable_grad():
+    with torch.enable_grad(), autocast_as(made.run.autocast):
         leaves = {index: made.captures[index].detach().requires_grad_() for index in places}
         graph = UniformGraph(made.run, leaves)
         pairs = [(graph.value(number), gradient) for number, gradient in derived.items()]

@@ -7,10 +7,12 @@ batching.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
+from penstock.calls.autocast import autocast_as
 from penstock.calls.structure import flatten
 from penstock.calls.torch_names import resolve
 from penstock.ir.program import Operand, TorchCall
@@ -24,7 +26,8 @@ def call(operation: TorchCall, operands: Sequence[torch.Tensor | int]) -> tuple[
     ]
     args = fill(operation.args, values)
     kwargs = {name: fill(template, values) for name, template in operation.kwargs}
-    leaves, _ = flatten(resolve(operation.name)(*args, **kwargs))
+    with autocast_as(operation.autocast) if operation.autocast else nullcontext():
+        leaves, _ = flatten(resolve(operation.name)(*args, **kwargs))
     return tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from penstock.calls.structure import flatten
 from penstock.calls.torch_names import name_of
+from penstock.capture.autograd_rules import AUTOGRAD_RULES
 from penstock.capture.constants import constant_tensor
 from penstock.capture.in_place import IN_PLACE_RULES, change_in_place, in_place_form
 from penstock.capture.indexing import INDEXING_RULES
@@ -31,7 +32,13 @@ if TYPE_CHECKING:
 Rule = Callable[["Tracer", Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 #: Calls with rules of their own.
-RULES: dict[str, Rule] = {**TENSOR_RULES, **INDEXING_RULES, **IN_PLACE_RULES, **RANDOM_RULES}
+RULES: dict[str, Rule] = {
+    **TENSOR_RULES,
+    **INDEXING_RULES,
+    **IN_PLACE_RULES,
+    **RANDOM_RULES,
+    **AUTOGRAD_RULES,
+}
 
 
 _TENSOR_ATTRIBUTES = frozenset(["T", "mT", "H", "mH", "real", "imag", "data"])

@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import (
 from penstock.calls.replay import fill
 from penstock.calls.structure import flatten, unflatten
 from penstock.calls.torch_names import name_of
+from penstock.capture.own_gradients import refuse_custom_function
 from penstock.capture.refusals import data_dependent_shape, value_needed
 from penstock.capture.size_rules import control_facts, is_size_call, result_origins
 from penstock.capture.traced_tensor import TracedTensor, plain_size
@@ -46,7 +47,9 @@ class Template:
 
     def call(self, name: str) -> TorchCall:
         """The operation of the node."""
-        return TorchCall(name, self.args, self.kwargs, frozenset(self.sizes))
+        return TorchCall(
+            name, self.args, self.kwargs, frozenset(self.sizes), self._tracer.changed_autocast()
+        )
 
     def arguments(self, world: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with the fakes of one world."""
@@ -116,6 +119,8 @@ def record_named(
     tracer: Tracer, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
 ) -> Any:
     """`record` for a function that the program calls by `name`."""
+    if name not in _MOVES:
+        args, kwargs = follow_device(tracer, args, kwargs)
     template = Template(tracer, name, args, kwargs)
     first = _run(tracer, name, function, template, 0)
     second = _run(tracer, name, function, template, 1) if template.is_dynamic else first
@@ -131,6 +136,38 @@ def record_named(
     for number, output in zip(numbers, outputs, strict=True):
         leaves[number] = output
     return unflatten(structure, leaves)
+
+
+#: Calls that say themselves where their result goes.
+_MOVES = ("torch.Tensor.to", "torch.Tensor.cpu", "torch.Tensor.cuda")
+
+
+def follow_device(tracer: Tracer, args: tuple[Any, ...], kwargs: Any) -> tuple[Any, Any]:
+    """The arguments with whole numbers on the host moved to the device of what they meet there.
+
+    Structure stays on the host; what of it is data (tokens, keys) follows its consumers.
+    """
+    leaves, structure = flatten((args, kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    devices = {_device_of(tensor) for tensor in tensors}
+    away = next((device for device in devices if device.type != "cpu"), None)
+    if away is None or len(devices) == 1:
+        return args, kwargs
+    moved = [_moved(tracer, leaf, away) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    found: tuple[Any, Any] = unflatten(structure, moved)
+    return found
+
+
+def _device_of(tensor: torch.Tensor) -> torch.device:
+    return tensor.traced.fakes[0].device if isinstance(tensor, TracedTensor) else tensor.device
+
+
+def _moved(tracer: Tracer, tensor: torch.Tensor, device: torch.device) -> Any:
+    traced = tracer.tensor(tensor)
+    fake = traced.traced.fakes[0]
+    if fake.device.type != "cpu" or fake.dtype.is_floating_point or fake.dtype.is_complex:
+        return tensor
+    return record(tracer, torch.Tensor.to, (traced, device), {})
 
 
 def record_as(
@@ -160,6 +197,7 @@ def _emit(
 
 def _detached(tracer: Tracer, output: TracedTensor) -> TracedTensor:
     """What a call gives inside `torch.no_grad()`."""
+    refuse_custom_function()
     if not output.traced.fakes[0].dtype.is_floating_point:
         return output
     with torch.enable_grad():

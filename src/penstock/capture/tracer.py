@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from penstock.calls.autocast import Autocast, current_autocast
 from penstock.capture import branches, calls, loops, sequences
 from penstock.capture.captures import Capture, Owners
 from penstock.capture.constants import constant_tensor
@@ -70,6 +71,8 @@ class Tracer:
         self.mode: Any = None
         #: The last TypeError raised inside a torch function.
         self.swallowed: TypeError | None = None
+        #: The state of autocast around the call, which is the same at every later call.
+        self._autocast = current_autocast()
         self._next_value = 0
         self._scopes: list[Scope] = []
         #: Every traced tensor that may still be in use, to find views.
@@ -104,6 +107,11 @@ class Tracer:
         """The error behind `error`: torch's operators turn any TypeError into one of their own."""
         is_swallowed = type(error) is TypeError and "unsupported operand" in str(error)
         return self.swallowed if is_swallowed and self.swallowed is not None else error
+
+    def changed_autocast(self) -> Autocast:
+        """The state of autocast here, if the program itself has changed it; else nothing."""
+        here = current_autocast()
+        return () if here == self._autocast else here
 
     # Values
 

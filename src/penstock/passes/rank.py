@@ -1,16 +1,16 @@
-"""Ranks the nodes that wait for rows: a block of higher rank waits while one of lower rank can feed
-it.
+"""Ranks the nodes that wait for rows: of what is ready, the machine launches the lowest rank first.
 
-What a loop or a recursion computes over and over has lower ranks than all that follows it. Inside,
-the rank is the longest path once the edges that lead to the next iteration or to the next call are
-left out, the outermost loop's first; so an inner loop is below what follows it in the outer body.
-Only blocks and read-backs count: mutually exclusive blocks have equal ranks where their inputs do.
+A block waits while one of lower rank can still feed it. What a loop or a recursion computes over
+and over is below all that follows it. Inside a cycle the edges that lead to the next iteration or
+to the next call of the outermost loop or recursion are left out; inner cycles come first, so that
+they drain before the outer body goes on, and then the longest path counts. Only blocks and
+read-backs count, so mutually exclusive blocks have equal ranks where their inputs do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
 
 from penstock.ir.graph import Block, Call, Enter, Fork, Graph, Node, Read, Switch, Wire
@@ -32,7 +32,7 @@ Closing = tuple[int, int, int]
 
 
 class Edge(NamedTuple):
-    """One thing comes before another, at the latest in the next iteration or call if it is closing."""
+    """One thing comes before another; if it is closing, in the next iteration or call."""
 
     source: Vertex
     target: Vertex
@@ -44,9 +44,9 @@ def rank_nodes(graph: Graph) -> dict[Node, int]:
     edges = list(_Edges(graph).collect())
     nodes = [node for context in graph.contexts for node in context.nodes]
     ends = [end for edge in edges for end in (edge.source, edge.target)]
-    ranks: dict[Vertex, int] = {}
-    _assign(dict.fromkeys([*nodes, *ends]), edges, 0, ranks)
-    return {node: ranks[node] for node in nodes}
+    walk = _Walk(dict.fromkeys([*nodes, *ends]), edges, {})
+    walk.along(0, walk.rank)
+    return {node: walk.ranks[node] for node in nodes}
 
 
 @dataclass(slots=True)
@@ -146,37 +146,57 @@ def _copies(
     return (Edge(source, target, closing) for source, target in pairs)
 
 
-def _assign(
-    vertices: Iterable[Vertex], edges: list[Edge], base: int, ranks: dict[Vertex, int]
-) -> int:
-    """Ranks from `base` on for vertices and the edges among them; the first rank that is free."""
-    successors: dict[Vertex, list[Vertex]] = {}
-    for edge in edges:
-        successors.setdefault(edge.source, []).append(edge.target)
-    last = base
-    starts: dict[Vertex, int] = {}
-    for component in find_components(vertices, successors):
-        start = max((starts.get(vertex, base) for vertex in component), default=base)
-        end = _assign_component(component, edges, start, ranks)
-        for vertex in component:
-            for other in successors.get(vertex, ()):
-                starts[other] = max(starts.get(other, base), end)
-        last = max(last, end)
-    return last
+@dataclass(slots=True)
+class _Walk:
+    """Walks over vertices in their order, what hangs together at once."""
 
+    vertices: InitVar[Iterable[Vertex]]
+    edges: list[Edge]
+    ranks: dict[Vertex, int]
+    successors: dict[Vertex, list[Vertex]] = field(default_factory=dict)
+    order: list[list[Vertex]] = field(default_factory=list)
 
-def _assign_component(
-    component: list[Vertex], edges: list[Edge], start: int, ranks: dict[Vertex, int]
-) -> int:
-    """Ranks for what hangs together; a cycle is opened where its outermost loop or call closes it."""
-    if len(component) == 1:
-        ranks[component[0]] = start
+    def __post_init__(self, vertices: Iterable[Vertex]) -> None:
+        for edge in self.edges:
+            self.successors.setdefault(edge.source, []).append(edge.target)
+        self.order = find_components(vertices, self.successors)
+
+    def along(self, base: int, visit: Callable[[list[Vertex], int], int]) -> int:
+        """Visit each component with the last end of those before it; `visit` returns its end."""
+        starts: dict[Vertex, int] = {}
+        last = base
+        for component in self.order:
+            end = visit(component, max(starts.get(vertex, base) for vertex in component))
+            for vertex in component:
+                for other in self.successors.get(vertex, ()):
+                    starts[other] = max(starts.get(other, base), end)
+            last = max(last, end)
+        return last
+
+    def rank(self, component: list[Vertex], start: int) -> int:
+        """Ranks for one component."""
+        return self.cycle(component, start) if len(component) > 1 else self.single(component, start)
+
+    def single(self, component: list[Vertex], start: int) -> int:
+        """The rank of a vertex that no cycle goes through."""
+        if len(component) > 1:
+            return start
+        self.ranks[component[0]] = start
         return start + _is_waiting(component[0])
-    members = set(component)
-    inner = [edge for edge in edges if edge.source in members and edge.target in members]
-    outermost = min(edge.closing for edge in inner if edge.closing is not None)
-    rest = [edge for edge in inner if edge.closing != outermost]
-    return _assign(component, rest, start, ranks)
+
+    def cycle(self, component: list[Vertex], start: int) -> int:
+        """Ranks for a cycle, opened where its outermost loop or recursion closes it.
+
+        Cycles inside have the lowest ranks: they drain before anything starts the next iteration.
+        """
+        if len(component) == 1:
+            return start
+        members = set(component)
+        inner = [edge for edge in self.edges if edge.source in members and edge.target in members]
+        outermost = min(edge.closing for edge in inner if edge.closing is not None)
+        rest = [edge for edge in inner if edge.closing != outermost]
+        walk = _Walk(component, rest, self.ranks)
+        return walk.along(walk.along(start, walk.cycle), walk.single)
 
 
 def _is_waiting(vertex: Vertex) -> bool:

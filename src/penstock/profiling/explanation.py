@@ -3,6 +3,7 @@
 A launch is narrow when it has fewer rows than half the instances of its call. Each reason is one
 rule of `RULES`: it looks at all launches of one block and returns a sentence, or None where it does
 not apply. A block with an operation that runs row by row is told of however wide it ran.
+Backward halves run as wide as the launches they turn around, and are left out.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Evidence:
 
 def explain(profile: Profile) -> str:
     """What limited batching, one paragraph for each block that it concerns."""
-    launches = profile.launches
+    launches = [launch for launch in profile.launches if not launch.is_backward]
     if not launches:
         return "Nothing was launched."
     waits = _launches_after_reads(profile.events)

@@ -1,4 +1,7 @@
-"""Every numbered sentence of docs/semantics.md has a test here, and every test a sentence."""
+"""Every numbered sentence of docs/semantics.md has a test here, and every test a sentence.
+
+docs/architecture.md has a line for each folder of the package.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from collections import Counter
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PAGE = Path(__file__).parents[3] / "docs" / "semantics.md"
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "semantics.md"
 
 
 def numbers_on_the_page() -> list[int]:
@@ -26,3 +30,10 @@ def test_sentences_are_numbered_in_order() -> None:
 
 def test_every_sentence_has_one_test_and_every_test_a_sentence() -> None:
     assert Counter(numbers_of_tests()) == Counter(numbers_on_the_page())
+
+
+def test_the_architecture_page_has_a_line_for_every_folder() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    named = re.findall(r"^\| `(\w+)/` \|", text, re.MULTILINE)
+    folders = [path.parent.name for path in (ROOT / "src" / "penstock").glob("*/__init__.py")]
+    assert sorted(named) == sorted(folders)
