@@ -23,6 +23,8 @@ class _Exploration(threading.local):
     def __init__(self) -> None:
         #: The branches being explored on this thread, outermost first, by their code.
         self.active: list[object] = []
+        #: How many explorations are under way, one inside the other.
+        self.depth = 0
 
 
 _exploration = _Exploration()
@@ -31,6 +33,7 @@ _exploration = _Exploration()
 def output_types(fn: Callable[..., Any], what: str, make_arguments: Callable[[], Any]) -> Any:
     """What `fn(*make_arguments())` returns, with fake tensors for leaves."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
+    _exploration.depth += 1
     try:
         with torch.no_grad(), mode:
             return fn(*make_arguments())
@@ -43,6 +46,8 @@ def output_types(fn: Callable[..., Any], what: str, make_arguments: Callable[[],
                 todo="Branch around the empty sequence with cond.",
             )
         ) from error
+    finally:
+        _exploration.depth -= 1
 
 
 def is_unknown(value: Any) -> bool:

@@ -182,7 +182,7 @@ class Replay:
         return found
 
     def _uniform(self, number: int) -> torch.Tensor:
-        with autocast_as(self.run.autocast):
+        with autocast_as(self.run.executable.autocast):
             return self.uniforms.value(number)
 
     def _launch(self, page: Page, rows: Integers) -> None:

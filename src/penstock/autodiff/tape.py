@@ -15,7 +15,6 @@ import torch
 
 from penstock.autodiff.joint import TrainingForm, named_sizes
 from penstock.autodiff.torch_engine import without_modes
-from penstock.calls.autocast import Autocast, current_autocast
 from penstock.ir.graph import Wire
 from penstock.plan.schedule import Copy, Integers, Launch, Store
 from penstock.run.blocks import RunnableBlock
@@ -83,14 +82,12 @@ class TapedRun(Run):
     """A run that leaves a tape."""
 
     tape: Tape
-    #: The version of each uniform value at the end of the run, and the autocast under which it was computed.
+    #: The version of each uniform value at the end of the run.
     versions: dict[int, int]
-    autocast: Autocast
 
     def finish(self) -> None:
         """Let go of what backward does not need: values live on in pages only."""
         self.arenas = []
-        self.autocast = current_autocast()
         self.versions = {number: version_of(value) for number, value in self.uniforms.items()}
 
     def read_uniform(self, number: int) -> torch.Tensor:

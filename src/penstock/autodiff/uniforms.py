@@ -63,7 +63,7 @@ def _through_uniforms(
     if not derived:
         return {}
     places = [p.capture for p in made.places if p.capture is not None]
-    with torch.enable_grad(), autocast_as(made.run.autocast):
+    with torch.enable_grad(), autocast_as(made.executable.autocast):
         leaves = {index: made.captures[index].detach().requires_grad_() for index in places}
         graph = UniformGraph(made.run, leaves)
         pairs = [(graph.value(number), gradient) for number, gradient in derived.items()]

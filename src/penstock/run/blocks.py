@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from penstock.calls.autocast import OFF, Autocast, autocast_as
 from penstock.calls.replay import call
 from penstock.ir.graph import Block, Home, Node, Wire
 from penstock.ir.program import AsSequence, Source, TorchCall, Value
@@ -27,11 +28,13 @@ MOST_FORMS = 256
 class RunnableBlock:
     """One block of a graph."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, autocast: Autocast = OFF) -> None:
         assert isinstance(node.operation, Block)
         self.node = node
         self.block: Block = node.operation
         self.name = self.block.name
+        #: The state of autocast that the block's calls run in; batched forms have its casts written out.
+        self.autocast = autocast
         self.shapes: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {}
         self.forms: dict[tuple[int, ...], BatchedBlock] = {}
         #: Forms that save what gradients need, made and looked up by `penstock.autodiff`.
@@ -45,8 +48,9 @@ class RunnableBlock:
     def values(self, arguments: Sequence[torch.Tensor | int]) -> dict[Value, torch.Tensor | int]:
         """All values of the block for one instance, also those that nobody sees."""
         values: dict[Value, torch.Tensor | int] = dict(zip(self.block.parameters, arguments))
-        for node in self.block.nodes:
-            _compute(node, values)
+        with autocast_as(self.autocast):
+            for node in self.block.nodes:
+                _compute(node, values)
         return values
 
     def failing_line(self, arguments: Sequence[torch.Tensor | int]) -> Source | None:
@@ -54,7 +58,8 @@ class RunnableBlock:
         values: dict[Value, torch.Tensor | int] = dict(zip(self.block.parameters, arguments))
         for node in self.block.nodes:
             try:
-                _compute(node, values)
+                with autocast_as(self.autocast):
+                    _compute(node, values)
             except Exception:
                 return node.source
         return None

@@ -42,6 +42,7 @@ from penstock.run.inputs import load_inputs
 from penstock.run.nans import check_launch
 from penstock.run.outputs import OutputColumn, collect_outputs
 from penstock.run.recording import CallRecorder, recorded_call
+from penstock.calls.autocast import OFF, autocast_as, current_autocast
 from penstock.calls.replay import call
 
 #: Instructions planned ahead of the runner, at most.
@@ -57,10 +58,12 @@ class Executable:
         self.program = program
         #: How many calls may be inside each other, where the limits do not say it.
         self.max_depth = max_depth
+        #: The state of autocast around every call.
+        self.autocast = current_autocast()
         self.default_dtype = str(torch.get_default_dtype()).removeprefix("torch.")
         self.graph: Graph = program_to_graph(program, self.default_dtype)
         self.linked = link(self.graph, rank_nodes(self.graph), self.default_dtype)
-        self.blocks = [RunnableBlock(node) for node in self.linked.blocks]
+        self.blocks = [RunnableBlock(node, self.autocast) for node in self.linked.blocks]
         #: Wires through which gradients flow, by the inputs and captures that ask for them.
         self.differentiable: dict[object, Any] = {}
 
@@ -136,7 +139,11 @@ class Run:
         self.schedule = Schedule(blocks=tuple(block.name for block in executable.blocks))
 
     def carry_out(self, columns: Columns) -> None:
-        """Plan and run until nothing is left."""
+        """Plan and run until nothing is left. Batched code has the casts of autocast written out."""
+        with autocast_as(OFF):
+            self._carry_out_all(columns)
+
+    def _carry_out_all(self, columns: Columns) -> None:
         load_inputs(self, columns, self.machine.count)
         steps = self.machine.run()
         answer: list[Array] | None = None
@@ -299,7 +306,8 @@ class Run:
             assert isinstance(operation, TorchCall)
             operands = [self.uniform(wire.number) for wire in uniform.inputs]
             try:
-                outputs = call(operation, operands)
+                with autocast_as(self.executable.autocast):
+                    outputs = call(operation, operands)
             except Exception as error:
                 note_uniform(error, uniform.node.source)
                 raise
