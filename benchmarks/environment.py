@@ -26,11 +26,15 @@ def describe_environment() -> dict[str, str | int]:
 
 
 def _commit() -> str:
-    """The commit, with `+` where the tree differs from it; `unknown` outside a checkout."""
+    """The commit, with `+` where the tree differs from it; `unknown` outside a checkout.
+
+    RESULTS.md does not count: recording one script must not mark the next one.
+    """
     commit = _git("rev-parse", "--short", "HEAD")
     if not commit:
         return "unknown"
-    return commit + ("+" if _git("status", "--porcelain") else "")
+    changes = _git("status", "--porcelain", "--", ":/", ":(exclude)RESULTS.md")
+    return commit + ("+" if changes else "")
 
 
 def _git(*arguments: str) -> str:

@@ -8,39 +8,17 @@ The harness knows nothing of what it times; warm-up and set-up are the candidate
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from statistics import median, quantiles
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch.utils import _pytree
 
-from benchmarks.environment import describe_environment
+from benchmarks.figures import Figures, Spread, rounded
 
 Candidate = Callable[[], Any]
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A median with its quartiles."""
-
-    low: float
-    middle: float
-    high: float
-
-    @staticmethod
-    def of(values: list[float]) -> Spread:
-        """The quartiles of `values`, of which there may be one."""
-        if len(values) == 1:
-            return Spread(values[0], values[0], values[0])
-        low, _, high = quantiles(values, n=4, method="inclusive")
-        return Spread(low, median(values), high)
 
 
 @dataclass(frozen=True)
@@ -54,11 +32,13 @@ class Measurement:
     rate: Spread
     #: How many times as fast as the reference, round by round.
     ratio: Spread
+    #: How much of the bound's speed it has, round by round; None where there is no bound.
+    share: Spread | None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One measured claim: candidates, figures, and where they were measured."""
+    """One measured claim: candidates and figures."""
 
     title: str
     #: What one item is, in the plural: "trees".
@@ -66,46 +46,27 @@ class Comparison:
     #: Items done by one call.
     work: int
     reference: str
+    #: What nothing can beat, if it was timed too.
+    bound: str | None
     #: What the timed part contains and leaves out, in words, and the sizes it was run with.
     notes: dict[str, str]
     measurements: list[Measurement]
-    environment: dict[str, str | int] = field(default_factory=describe_environment)
 
     def __getitem__(self, name: str) -> Measurement:
         return next(entry for entry in self.measurements if entry.name == name)
 
-    def table(self) -> Table:
-        """The comparison for a terminal."""
-        caption = f"ratio: times as fast as {self.reference}; " + "; ".join(
-            f"{key}: {value}" for key, value in self.notes.items()
-        )
-        table = Table(title=self.title, caption=caption.rstrip("; "))
-        table.add_column("candidate", no_wrap=True)
-        for heading in (f"{self.unit}/s", "quartiles", "ratio", "quartiles"):
-            table.add_column(heading, justify="right")
-        for entry in self.measurements:
-            table.add_row(entry.name, *_cells(entry.rate), *_cells(entry.ratio))
-        return table
-
-    def markdown(self) -> str:
-        """One row for each candidate, for RESULTS.md."""
-        rows = []
-        for entry in self.measurements:
-            rate, ratio = ("{} ({})".format(*_cells(each)) for each in (entry.rate, entry.ratio))
-            cells = [self.title, entry.name, f"{rate} {self.unit}/s", ratio]
-            cells += [str(self.environment[key]) for key in ("commit", "date", "device", "threads")]
-            rows.append(f"| {' | '.join(cells)} |")
-        return "\n".join(rows)
-
-    def show(self) -> None:
-        """Print the table, and where it was measured."""
-        console = Console()
-        console.print(self.table())
-        console.print(", ".join(f"{key} {value}" for key, value in self.environment.items()))
-
-    def write_json(self, path: Path) -> None:
-        """Everything, the seconds of every round included."""
-        path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+    def figures(self) -> Figures:
+        """One row for each candidate."""
+        headings = [
+            "candidate",
+            "ms a call",
+            f"{self.unit}/s",
+            f"times as fast as {self.reference}",
+        ]
+        headings += [f"of {self.bound}"] if self.bound else []
+        rows = tuple(_row(entry) for entry in self.measurements)
+        caption = "; ".join(f"{key}: {value}" for key, value in self.notes.items())
+        return Figures(self.title, tuple(headings), rows, caption)
 
 
 def compare(
@@ -113,7 +74,8 @@ def compare(
     candidates: Mapping[str, Candidate],
     *,
     reference: str,
-    bounds: Mapping[str, Candidate] | None = None,
+    parts: Mapping[str, Candidate] | None = None,
+    bound: str | None = None,
     work: int = 1,
     unit: str = "calls",
     rounds: int = 9,
@@ -123,18 +85,19 @@ def compare(
 ) -> Comparison:
     """Check that all candidates agree with `reference`, then time them in interleaved rounds.
 
-    A round calls each candidate often enough to fill `least_seconds`. `bounds` are timed with the
-    others and not checked: parts of the work, such as its products alone, that nothing can beat.
+    A round calls each candidate often enough to fill `least_seconds`. `parts` are timed with the
+    others and not checked: pieces of the work, such as its products alone. `bound` names one of
+    them that nothing can beat.
     """
     check_agreement(candidates, reference, tolerance)
-    calls = {**candidates, **(bounds or {})}
+    calls = {**candidates, **(parts or {})}
     repeats = {name: _repeats(call, least_seconds) for name, call in calls.items()}
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds):
         for name in _rotated(list(calls), number):
             seconds[name].append(_seconds_per_call(calls[name], repeats[name]))
-    measurements = [_measure(name, seconds, reference, work) for name in calls]
-    return Comparison(title, unit, work, reference, dict(notes or {}), measurements)
+    measurements = [_measure(name, seconds, reference, bound, work) for name in calls]
+    return Comparison(title, unit, work, reference, bound, dict(notes or {}), measurements)
 
 
 def check_agreement(candidates: Mapping[str, Candidate], reference: str, tolerance: float) -> None:
@@ -146,6 +109,17 @@ def check_agreement(candidates: Mapping[str, Candidate], reference: str, toleran
             torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
         except AssertionError as difference:
             raise AssertionError(f"{name} and {reference} disagree: {difference}") from None
+
+
+def ratios(over: Measurement, under: Measurement) -> list[float]:
+    """The seconds of one candidate over those of another, round by round."""
+    return [mine / theirs for mine, theirs in zip(over.seconds, under.seconds, strict=True)]
+
+
+def _row(entry: Measurement) -> tuple[str, ...]:
+    milliseconds = rounded(1e3 * Spread.of(entry.seconds).middle)
+    shares = () if entry.share is None else (f"{entry.share.middle:.0%}",)
+    return (entry.name, milliseconds, str(entry.rate), str(entry.ratio), *shares)
 
 
 def _detached(leaf: Any) -> Any:
@@ -176,15 +150,18 @@ def _rotated(names: list[str], by: int) -> list[str]:
     return names[by:] + names[:by]
 
 
-def _measure(name: str, seconds: dict[str, list[float]], reference: str, work: int) -> Measurement:
+def _measure(
+    name: str, seconds: dict[str, list[float]], reference: str, bound: str | None, work: int
+) -> Measurement:
     own = seconds[name]
-    ratios = [theirs / ours for theirs, ours in zip(seconds[reference], own)]
-    return Measurement(name, own, Spread.of([work / each for each in own]), Spread.of(ratios))
 
+    def times_as_fast_as(other: str) -> Spread:
+        return Spread.of([theirs / ours for theirs, ours in zip(seconds[other], own)])
 
-def _cells(spread: Spread) -> tuple[str, str]:
-    return _figure(spread.middle), f"{_figure(spread.low)} to {_figure(spread.high)}"
-
-
-def _figure(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return Measurement(
+        name,
+        own,
+        rate=Spread.of([work / each for each in own]),
+        ratio=times_as_fast_as(reference),
+        share=times_as_fast_as(bound) if bound else None,
+    )

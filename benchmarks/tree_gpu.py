@@ -1,7 +1,8 @@
 """Claim: batched Tree-LSTM training on a GPU is faster than hand-batched code.
 
-Forward and backward of a binary Tree-LSTM (embedding 300) on CUDA, a fresh structure planned at every step, against the
-hand-batched programs under torch autograd. TF32 products, as training code uses them.
+Forward and backward of a binary Tree-LSTM (embedding 300) on CUDA, a fresh structure planned at
+every step, against the hand-batched programs under torch autograd. TF32 products, as training code
+uses them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Small programs that between them have every kind of control flow, with arguments to trace them."""
+"""Small programs that between them have every kind of control flow, with arguments to trace them.
+"""
 
 from __future__ import annotations
 
@@ -47,18 +48,18 @@ def tree_recursion() -> Small:
 
 
 def data_dependent_loop() -> Small:
-    """Newton's iteration for a square root."""
+    """Newton's iteration for square roots: the predicate is computed as data and read back."""
 
     @ps.function
     def newton(a):
         return ps.while_loop(
-            lambda x: (x * x - a).abs() > 1e-6,
+            lambda x: (x * x - a).norm() > 1e-6,
             lambda x: (x + a / x) / 2,
             a,
             maximum_iterations=50,
         )
 
-    return Small(newton, (torch.tensor(2.0),))
+    return Small(newton, (torch.tensor([2.0, 3.0]),))
 
 
 def nested_loops() -> Small:

@@ -8,7 +8,10 @@ well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+import os
+import shutil
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +45,18 @@ class TreeLSTM(nn.Module):
         c = torch.sigmoid(write) * torch.tanh(candidate)
         c = c + torch.sigmoid(keep_left) * c_left + torch.sigmoid(keep_right) * c_right
         return torch.sigmoid(output) * torch.tanh(c), c
+
+    @staticmethod
+    def compiled(model: TreeLSTM) -> TreeLSTM:
+        """A twin with the same weights, whose cell is compiled for any number of rows."""
+        twin = copy.copy(model)
+        twin.__dict__["cell"] = torch.compile(model.cell, dynamic=True)
+        return twin
+
+
+def can_compile() -> bool:
+    """Whether there is a C++ compiler, without which torch.compile makes nothing for a CPU."""
+    return any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++")))
 
 
 def per_sample(model: TreeLSTM, roots: Sequence[Node]) -> Tensor:
@@ -96,22 +111,34 @@ def by_level_needed(model: TreeLSTM, levels: NeededLevels) -> Tensor:
     return torch.cat(finished).index_select(0, levels.roots.to(device))
 
 
-def product_operands(model: TreeLSTM, levels: Levels) -> list[Tensor]:
-    """Random rows in the shapes that `by_level` multiplies: the leaves, then each height."""
-    sizes = [len(left) for left, _ in levels.children]
-    leaves = torch.randn(len(levels.tokens), model.leaf_gates.in_features)
-    return [leaves, *(torch.randn(size, model.cell_gates.in_features) for size in sizes)]
+def layers(model: TreeLSTM, levels: Levels) -> list[tuple[nn.Linear, int]]:
+    """The products that `by_level` makes: each layer, and its rows; the leaves, then each height.
+    """
+    inner = [(model.cell_gates, len(left)) for left, _ in levels.children]
+    return [(model.leaf_gates, len(levels.tokens)), *inner]
 
 
-def products_alone(model: TreeLSTM, operands: list[Tensor]) -> list[Tensor]:
-    """A bound: the matrix products of one run, in number and shape, and nothing else."""
-    leaves, *inner = operands
-    return [model.leaf_gates(leaves), *map(model.cell_gates, inner)]
+class Products:
+    """A bound: the matrix products of one run, in number and shape, on random rows, and nothing
+    else.
+    """
 
+    def __init__(self, model: TreeLSTM, levels: Levels) -> None:
+        self.items = [
+            (layer, torch.randn(rows, layer.in_features), torch.randn(rows, layer.out_features))
+            for layer, rows in layers(model, levels)
+        ]
 
-def loss_and_gradients(
-    model: TreeLSTM, forward: Callable[[], Tensor], weights: Tensor
-) -> tuple[Tensor, ...]:
-    """Forward and backward: the mean over trees of h times `weights`, and all its gradients."""
-    loss = (forward() @ weights).mean()
-    return loss, *torch.autograd.grad(loss, list(model.parameters()))
+    @torch.no_grad()
+    def forward(self) -> None:
+        """The products of inference."""
+        for layer, inputs, _ in self.items:
+            layer(inputs)
+
+    @torch.no_grad()
+    def forward_and_backward(self) -> None:
+        """The products of training: also the gradients of the inputs and of the weights."""
+        for layer, inputs, gradients in self.items:
+            layer(inputs)
+            torch.mm(gradients, layer.weight)
+            torch.mm(gradients.t(), inputs)

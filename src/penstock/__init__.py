@@ -1,4 +1,6 @@
-"""Penstock: programs whose control flow depends on the data, written for one example and run for many at once."""
+"""Penstock: programs whose control flow depends on the data, written for one example and run for
+many at once.
+"""
 
 from penstock import data, errors
 from penstock.api.control_flow import cond, switch, while_loop

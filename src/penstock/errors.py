@@ -1,8 +1,8 @@
 """Every error and warning that Penstock raises on its own behalf.
 
-A message has four parts: what failed, where in the user's code, the two facts that clash side by side, and what to do.
-`report` puts them together, so that all messages read alike. Exceptions raised by user code are never wrapped:
-they surface as themselves with a note.
+A message has four parts: what failed, where in the user's code, the two facts that clash side by
+side, and what to do. `report` puts them together, so that all messages read alike. Exceptions
+raised by user code are never wrapped: they surface as themselves with a note.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class ColumnError(PenstockError, ValueError):
 
 
 class IndexRangeError(PenstockError, IndexError):
-    """An index of `switch`, of a sequence or of a `TensorArray` is out of range, or was never written."""
+    """An index of `switch`, of a sequence or of a `TensorArray` is out of range, or was never
+    written.
+    """
 
 
 class PredicateError(PenstockError, ValueError):
@@ -67,7 +69,9 @@ class MutationError(PenstockError, RuntimeError):
 
 
 class NanError(PenstockError, ArithmeticError, RuntimeError):
-    """A value or a gradient is NaN, and somebody asked to be told; anomaly mode raises a RuntimeError for it too."""
+    """A value or a gradient is NaN, and somebody asked to be told; anomaly mode raises a
+    RuntimeError for it too.
+    """
 
 
 class TreeError(PenstockError, ValueError):

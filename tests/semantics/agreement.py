@@ -45,7 +45,7 @@ def gradients(case: Case, outputs: list[Any], seed: int = 7) -> dict[str, Tensor
         leaf = torch.as_tensor(leaf)
         weights = torch.randn(leaf.shape, generator=generator, dtype=torch.float64)
         if leaf.is_floating_point() and leaf.requires_grad:
-            total = total + (leaf * weights).sum()
+            total = total + (leaf * weights.to(leaf.device)).sum().cpu()
     found = torch.autograd.grad(total, list(targets.values()), allow_unused=True)
     return dict(zip(targets, found, strict=True))
 

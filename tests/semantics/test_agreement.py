@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-import penstock as ps
 from tests.semantics.agreement import ask_for_gradients, assert_agree, gradients
 from tests.semantics.programs import PROGRAMS
-from tests.semantics.ways import WAYS, WITHOUT_GRAPH, run_plain
+from tests.semantics.ways import WAYS, run_plain
 
 ENTRIES = [(name, dtype) for name, program in PROGRAMS.items() for dtype in program.dtypes]
 DIFFERENTIABLE = [name for name, program in PROGRAMS.items() if program.differentiable]
@@ -14,7 +13,6 @@ DIFFERENTIABLE = [name for name, program in PROGRAMS.items() if program.differen
 by_entry = pytest.mark.parametrize(
     ("name", "dtype"), ENTRIES, ids=[f"{name}-{str(dtype)[6:]}" for name, dtype in ENTRIES]
 )
-
 
 
 @by_entry

@@ -1,4 +1,6 @@
-"""From a NaN in a backward launch to the user's line: its row is computed again, one call after the other."""
+"""From a NaN in a backward launch to the user's line: its row is computed again, one call after
+the other.
+"""
 
 from __future__ import annotations
 

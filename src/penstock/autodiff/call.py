@@ -1,7 +1,7 @@
 """One call that asks for gradients: its tensors, where they come from, and where its values are.
 
-A call is made before the forward run, which leaves its tape here; backward passes only read it. It holds no values of
-its own: pages do, and inputs and captures belong to the caller.
+A call is made before the forward run, which leaves its tape here; backward passes only read it. It
+holds no values of its own: pages do, and inputs and captures belong to the caller.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class Place:
 
 @dataclass(slots=True, eq=False)
 class DifferentiableCall:
-    """One call that asks for gradients: what goes in, and after the forward run what backward needs."""
+    """One call that asks for gradients: what goes in, and after the forward run what backward
+    needs.
+    """
 
     executable: Executable
     columns: Columns

@@ -1,7 +1,8 @@
 """Weight gradients contracted over the rows of many launches.
 
-The gradient of a uniform operand is a sum over rows: a product of two factors, a sum of one, or rows added to a table.
-The backward half gives the factors; they are collected until there are enough rows for one efficient contraction.
+The gradient of a uniform operand is a sum over rows: a product of two factors, a sum of one, or
+rows added to a table. The backward half gives the factors; they are collected until there are
+enough rows for one efficient contraction.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _RESHAPES = (_ATEN.view.default, _ATEN.reshape.default, _ATEN._unsafe_view.defau
 class Contraction:
     """How a gradient follows from its factors.
 
-    "product": first.T @ second; "sum": first summed over rows, in `shape`; "table": rows `first` added to the rows
-    `second` of a table of `shape`, but for the row `skipped`.
+    "product": first.T @ second; "sum": first summed over rows, in `shape`; "table": rows `first`
+    added to the rows `second` of a table of `shape`, but for the row `skipped`.
     """
 
     kind: str

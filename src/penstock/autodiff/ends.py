@@ -76,12 +76,12 @@ def _gradient_of(
     return arena.gather(slots)
 
 
-def _add_shared(
-    made: DifferentiableCall, reversal: Reversal, position: int, entry: Input
-) -> None:
+def _add_shared(made: DifferentiableCall, reversal: Reversal, position: int, entry: Input) -> None:
     """The gradient of a uniform value that had one slot for all rows."""
     slots = made.run.machine.input_slots[position]
-    assert slots is not None and entry.slot is not None and entry.uniform is not None
+    assert slots is not None
+    assert entry.slot is not None
+    assert entry.uniform is not None
     gradient = _gradient_of(made, reversal, entry.slot, slots[:1])
     if gradient is not None:
         number = entry.uniform.number

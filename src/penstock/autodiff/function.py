@@ -1,7 +1,8 @@
 """One `torch.autograd.Function` per call: forward leaves a tape, backward reverses it.
 
-The node takes the differentiable inputs and captures and gives one tensor per output and instance, so that backward can
-go through some instances now and others later. With `create_graph` the call is replayed under autograd instead.
+The node takes the differentiable inputs and captures and gives one tensor per output and instance,
+so that backward can go through some instances now and others later. With `create_graph` the call is
+replayed under autograd instead.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import Any
 
 import torch
 
-from penstock.autodiff.call import DifferentiableCall, find_tensors
 from penstock.autodiff.anomalies import place_of
+from penstock.autodiff.call import DifferentiableCall, find_tensors
 from penstock.autodiff.ends import input_gradients, seed
 from penstock.autodiff.replay import replay_gradients
 from penstock.autodiff.reverse import NanFound, Reversal

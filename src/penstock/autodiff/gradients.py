@@ -1,7 +1,8 @@
 """Gradients of arena values: one row per slot, present only where a cotangent has arrived.
 
-Presence is kept on the host, apart from the values: a slot without a gradient is not a slot with a zero gradient. The
-slots of a launch's results are cleared once its backward half has run, so that a reused slot starts anew.
+Presence is kept on the host, apart from the values: a slot without a gradient is not a slot with a
+zero gradient. The slots of a launch's results are cleared once its backward half has run, so that a
+reused slot starts anew.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ def slots_of(source: Span | Picks) -> Integers:
 
 
 def add_gradients(known: torch.Tensor | None, more: torch.Tensor) -> torch.Tensor:
-    """The sum of gradients, in the memory of the first; torch adds sparse to dense, but not the other way."""
+    """The sum of gradients, in the memory of the first; torch adds sparse to dense, but not the
+    other way.
+    """
     if known is None:
         return more
     return more + known if known.is_sparse else known.add_(more)
@@ -51,7 +54,9 @@ class GradientArena:
         return self.values.index_select(0, self.index(slots))
 
     def accumulate(self, slots: Integers, gradients: torch.Tensor) -> None:
-        """Add gradients to slots, each as often as it occurs: a plain write where it is the first and only one."""
+        """Add gradients to slots, each as often as it occurs: a plain write where it is the first
+        and only one.
+        """
         if not len(slots):
             return
         if gradients.untyped_storage().data_ptr() == self.values.untyped_storage().data_ptr():

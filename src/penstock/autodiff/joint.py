@@ -1,8 +1,9 @@
 """The forward and backward halves of a block, from one joint trace.
 
-The batched form of a block is traced together with its vjp; what the backward half reads of the forward half is saved.
-Uniform operands are read again, not saved, and what depends on them alone is computed again. A backward half exists
-for each set of results that have cotangents: a missing cotangent is not a zero one.
+The batched form of a block is traced together with its vjp; what the backward half reads of the
+forward half is saved. Uniform operands are read again, not saved, and what depends on them alone is
+computed again. A backward half exists for each set of results that have cotangents: a missing
+cotangent is not a zero one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class Saved:
     """One value that the forward half leaves for the backward half."""
 
     key: object
-    #: The dimension that counts rows, and how many of its entries belong to one row (as a size); None: no rows in it.
+    #: The dimension that counts rows, and how many of its entries belong to one row (as a size);
+    #: None: no rows in it.
     dimension: int | None
     per_row: int | Polynomial
 
@@ -54,7 +56,8 @@ class Backward:
     #: Positions among the saved values, and the positions of the uniform operands it reads.
     saved: tuple[int, ...]
     uniforms: tuple[int, ...]
-    #: For each differentiated operand where its gradient is among the results, or how it follows from factors that
+    #: For each differentiated operand where its gradient is among the results, or how it follows
+    #: from factors that
     #: are; None: no cotangent reaches it.
     gradients: tuple[int | Contraction | None, ...]
     source: str
@@ -79,7 +82,7 @@ class TrainingForm:
         self.results = tuple(results)
         self.name = name
         self.fixed = fixed
-        self.symbols = [] if fixed is not None else _symbol_names(inputs)
+        self.symbols = [] if fixed is not None else symbol_names(inputs)
         self.backwards: dict[Pattern, Backward] = {}
         self._build()
 
@@ -99,7 +102,9 @@ class TrainingForm:
         primals = fake_tensors(mode, shapes)
         with mode:
             outputs = self._forward(point, primals)
-        kinds = [(tuple(outputs[k].shape), outputs[k].dtype, str(outputs[k].device)) for k in pattern]
+        kinds = [
+            (tuple(outputs[k].shape), outputs[k].dtype, str(outputs[k].device)) for k in pattern
+        ]
         cotangents = fake_tensors(mode, kinds)
 
         def joint(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -126,7 +131,9 @@ class TrainingForm:
         places = [k for k, spec in enumerate(self.inputs) if spec.kind != "size"]
         chosen = [places.index(operand) for operand in self.operands]
 
-        def forward(*varied: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+        def forward(
+            *varied: torch.Tensor,
+        ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
             full = list(primals)
             for place, value in zip(chosen, varied, strict=True):
                 full[place] = value
@@ -181,7 +188,11 @@ class TrainingForm:
         is_uniform = [self.inputs[operand].kind == "uniform" for operand in self.operands]
         backward, places = cut(backward, [made.get(step) for step in gradients], is_uniform)
         first = len(halves.saved)
-        unread = {step for step in backward.inputs[first : first + len(uniforms)] if not backward.uses[step]}
+        unread = {
+            step
+            for step in backward.inputs[first : first + len(uniforms)]
+            if not backward.uses[step]
+        }
         places_read = zip(sorted(halves.uniforms), backward.inputs[first:])
         operands = tuple(self._operand_of(k) for k, step in places_read if step not in unread)
         inputs = tuple(step for step in backward.inputs if step not in unread)
@@ -203,9 +214,7 @@ class TrainingForm:
         self, code: StraightLine, inputs: Sequence[Step], half: str
     ) -> tuple[BatchFunction, str]:
         parameters: list[Step | None] = [*inputs, *(None for _ in self.symbols)]
-        sources = [
-            SymbolSource(name, len(inputs) + k, None) for k, name in enumerate(self.symbols)
-        ]
+        sources = [SymbolSource(name, len(inputs) + k, None) for k, name in enumerate(self.symbols)]
         emitted = emit(code, name=f"{self.name}.{half}", parameters=parameters, symbols=sources)
         return emitted.compile(), emitted.source
 
@@ -267,7 +276,9 @@ class _Halves:
         return [step for step in (*code.inputs, *code.steps) if step in saved]
 
     def _keep(self, read: Step, saved: dict[Step, None]) -> None:
-        """A value that the backward half reads: views are made again, so that each value is saved once."""
+        """A value that the backward half reads: views are made again, so that each value is saved
+        once.
+        """
         if read in self.is_backward or read in self.is_uniform:
             return
         if read.target in _VIEWS:
@@ -347,7 +358,8 @@ _VIEWS = (
 _TRANSPARENT = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
 
-def _symbol_names(inputs: Sequence[BlockInput]) -> list[str]:
+def symbol_names(inputs: Sequence[BlockInput]) -> list[str]:
+    """The names of all dynamic sizes, once each."""
     names: dict[str, None] = {}
     for spec in inputs:
         if spec.symbol is not None:

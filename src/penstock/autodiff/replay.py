@@ -1,7 +1,8 @@
 """Gradients that can be differentiated again: the tape is run once more under torch's autograd.
 
-Only rows that a cotangent reaches are replayed, so that what nobody reads cannot spoil what somebody does. The result
-is an ordinary autograd graph of the batched program; torch differentiates it as often as asked.
+Only rows that a cotangent reaches are replayed, so that what nobody reads cannot spoil what
+somebody does. The result is an ordinary autograd graph of the batched program; torch differentiates
+it as often as asked.
 """
 
 from __future__ import annotations
@@ -125,7 +126,8 @@ class Replay:
         self.entries = made.run.tape.entries[:end]
         for number, version in made.run.versions.items():
             check_version(made.run.uniform(number), version)
-        #: The call's tensors under names of their own: one tensor may come in many places, or depend on another.
+        #: The call's tensors under names of their own: one tensor may come in many places, or
+        #: depend on another.
         self.tensors = [tensor.view_as(tensor) for tensor in made.tensors]
         capacities = [space.end for space in self.run.machine.spaces]
         present = [np.zeros(capacity, np.bool_) for capacity in capacities]

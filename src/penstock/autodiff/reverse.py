@@ -1,7 +1,9 @@
-"""The reversed schedule: takes cotangents of outputs back through the tape to inputs and uniform values.
+"""The reversed schedule: takes cotangents of outputs back through the tape to inputs and uniform
+values.
 
-For each launch, last first: the rows that have cotangents, grouped by which results have them; the backward half for
-each group; gradients added to the slots of the operands. Copies turn around; control needs no rules.
+For each launch, last first: the rows that have cotangents, grouped by which results have them; the
+backward half for each group; gradients added to the slots of the operands. Copies turn around;
+control needs no rules.
 """
 
 from __future__ import annotations
@@ -138,11 +140,16 @@ class Reversal:
         if self.checks_nan:
             row = first_bad_row(rows, cotangents, _with_rows(rows, results))
             if row is not None:
-                raise NanFound(page, row if index is None else int(index[row]), pattern, [c[row] for c in cotangents])
+                raise NanFound(
+                    page,
+                    row if index is None else int(index[row]),
+                    pattern,
+                    [c[row] for c in cotangents],
+                )
         for operand, place in zip(form.operands, backward.gradients, strict=True):
             if isinstance(place, Contraction):
                 self._collect(page, operand, place, results)
-            elif place is not None:
+            elif place is not None and results[place] is not None:
                 self._add(page, operand, results[place], index)
 
     def _collect(
@@ -187,9 +194,10 @@ class Reversal:
         arena.accumulate(slots, gradients.reshape(len(slots), *arena.kind.shape))
 
 
-def _with_rows(rows: int, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _with_rows(rows: int, results: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
     """The results that have a row for each row of the launch."""
-    return [values for values in results if values.dim() and values.shape[0] == rows]
+    made = [values for values in results if values is not None]
+    return [values for values in made if values.dim() and values.shape[0] == rows]
 
 
 def _row_slots(source: Span | Picks, rows: int, index: Integers | None) -> Integers:

@@ -1,11 +1,12 @@
 """The tape of a run: what was launched and what each launch left for its backward half, in order.
 
-A page is what one launch saved. Pages own their memory: a value that is only a view of an arena is copied, because
-the arena's slots are used again.
+A page is what one launch saved. Pages own their memory: a value that is only a view of an arena is
+copied, because the arena's slots are used again.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -13,10 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from penstock.autodiff.fallback import AutogradForm
 from penstock.autodiff.joint import TrainingForm, named_sizes
 from penstock.autodiff.torch_engine import without_modes
+from penstock.errors import PenstockWarning
 from penstock.ir.graph import Wire
 from penstock.plan.schedule import Copy, Integers, Launch, Store
+from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
 from penstock.run.engine import Run
 from penstock.run.recording import building
@@ -29,7 +33,7 @@ class Page:
     launch: Launch
     block: RunnableBlock
     #: None where no operand is differentiable.
-    form: TrainingForm | None
+    form: TrainingForm | AutogradForm | None
     saved: list[torch.Tensor] = field(default_factory=list)
     #: The version of each saved value: some are the caller's own tensors.
     versions: tuple[int, ...] = ()
@@ -45,7 +49,9 @@ class Page:
         return self.launch.rows
 
     def use(self, index: Integers | None, *, is_last: bool) -> None:
-        """Make sure that some rows (None: all) can still go backward; `is_last`: for the last time."""
+        """Make sure that some rows (None: all) can still go backward; `is_last`: for the last
+        time.
+        """
         chosen = slice(None) if index is None else index
         if self.consumed is not None and self.consumed[chosen].any():
             raise RuntimeError(
@@ -162,16 +168,35 @@ def training_form(
     arguments: Sequence[torch.Tensor | int],
     operands: list[int],
     results: list[int],
-) -> TrainingForm:
+) -> TrainingForm | AutogradForm:
     """The form of a block that saves what the gradients of these operands need."""
     sizes = named_sizes(block.inputs, arguments)
     batched = block.form(block.dynamic_sizes(arguments))
     is_general = batched.is_general and () in block.forms and min(sizes.values(), default=2) > 1
     fixed = None if is_general or not sizes else sizes
     key = (tuple(operands), tuple(results), None if fixed is None else tuple(fixed.items()))
-    forms: dict[object, TrainingForm] = block.training_forms
+    forms: dict[object, TrainingForm | AutogradForm] = block.training_forms
     if key not in forms:
         function = batched.form_for(arguments)
         with building(), without_modes():
-            forms[key] = TrainingForm(function, block.inputs, operands, results, block.name, fixed)
+            forms[key] = _build(block, function, operands, results, fixed, bool(batched.unbatched))
     return forms[key]
+
+
+def _build(
+    block: RunnableBlock,
+    function: BatchFunction,
+    operands: list[int],
+    results: list[int],
+    fixed: dict[str, int] | None,
+    is_row_loop: bool,
+) -> TrainingForm | AutogradForm:
+    """The joint form, or where there is none a form that runs the block again."""
+    if not is_row_loop:
+        try:
+            return TrainingForm(function, block.inputs, operands, results, block.name, fixed)
+        except Exception as error:  # torch inside a trace may raise anything
+            reason = f"{type(error).__name__}: {error}"
+            what = f"block {block.name!r} is run again in backward: its derivative has no trace"
+            warnings.warn(f"{what} ({reason})", PenstockWarning, stacklevel=2)
+    return AutogradForm(function, block.inputs, operands, results, len(block.block.results))

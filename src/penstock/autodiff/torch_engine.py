@@ -10,6 +10,7 @@ import torch
 
 from penstock.calls.autocast import OFF, autocast_as
 
+
 def keeps_graph() -> bool:
     """Whether the backward pass at work was asked to retain the graph; only inside one."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())  # type: ignore[attr-defined]
@@ -22,7 +23,9 @@ def looks_for_nan() -> bool:
 
 @contextmanager
 def without_modes() -> Iterator[None]:
-    """Run batched code as it is: autocast has left its casts in it, and anomaly mode would look into traces."""
+    """Run batched code as it is: autocast has left its casts in it, and anomaly mode would look
+    into traces.
+    """
     with ExitStack() as stack:
         stack.enter_context(autocast_as(OFF))
         if torch.is_anomaly_enabled():

@@ -1,6 +1,8 @@
-"""Gradients of captures: those of uniform values, taken back through what was computed of captures alone.
+"""Gradients of captures: those of uniform values, taken back through what was computed of captures
+alone.
 
-Uniform values are few and computed once per call, so their part of the graph is simply built again under autograd.
+Uniform values are few and computed once per call, so their part of the graph is simply built again
+under autograd.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Which tracer, if any, is at work on this thread, and whether plain Python semantics were asked for.
+"""Which tracer, if any, is at work on this thread, and whether plain Python semantics were asked
+for.
 
 The combinators ask here whether to record or to run. Nothing else is decided in this module.
 """

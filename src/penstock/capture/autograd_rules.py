@@ -1,4 +1,6 @@
-"""Calls that ask torch for gradients while a program is traced: refused, as there is no graph to ask yet."""
+"""Calls that ask torch for gradients while a program is traced: refused, as there is no graph to
+ask yet.
+"""
 
 from __future__ import annotations
 

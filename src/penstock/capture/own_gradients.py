@@ -1,7 +1,8 @@
 """Refuses code that brings its own gradients into a program, which would be lost without a word.
 
-Gradients of a program come from its calls. A custom `autograd.Function`, a hook on the gradients of a module and a
-transform of `torch.func` act on torch's own graph, which does not exist while a program is traced.
+Gradients of a program come from its calls. A custom `autograd.Function`, a hook on the gradients of
+a module and a transform of `torch.func` act on torch's own graph, which does not exist while a
+program is traced.
 """
 
 from __future__ import annotations

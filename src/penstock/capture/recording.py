@@ -143,7 +143,7 @@ _MOVES = ("torch.Tensor.to", "torch.Tensor.cpu", "torch.Tensor.cuda")
 
 
 def follow_device(tracer: Tracer, args: tuple[Any, ...], kwargs: Any) -> tuple[Any, Any]:
-    """The arguments with whole numbers on the host moved to the device of what they meet there.
+    """The arguments, with whole numbers and 0-d tensors on the host moved to what they meet.
 
     Structure stays on the host; what of it is data (tokens, keys) follows its consumers.
     """
@@ -153,7 +153,9 @@ def follow_device(tracer: Tracer, args: tuple[Any, ...], kwargs: Any) -> tuple[A
     away = next((device for device in devices if device.type != "cpu"), None)
     if away is None or len(devices) == 1:
         return args, kwargs
-    moved = [_moved(tracer, leaf, away) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    moved = [
+        _moved(tracer, leaf, away) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves
+    ]
     found: tuple[Any, Any] = unflatten(structure, moved)
     return found
 
@@ -165,7 +167,8 @@ def _device_of(tensor: torch.Tensor) -> torch.device:
 def _moved(tracer: Tracer, tensor: torch.Tensor, device: torch.device) -> Any:
     traced = tracer.tensor(tensor)
     fake = traced.traced.fakes[0]
-    if fake.device.type != "cpu" or fake.dtype.is_floating_point or fake.dtype.is_complex:
+    is_whole = not (fake.dtype.is_floating_point or fake.dtype.is_complex)
+    if fake.device.type != "cpu" or not (is_whole or fake.dim() == 0):
         return tensor
     return record(tracer, torch.Tensor.to, (traced, device), {})
 

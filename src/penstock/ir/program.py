@@ -58,7 +58,8 @@ class TorchCall:
     kwargs: tuple[tuple[str, object], ...] = ()
     #: Operands that are passed as Python ints (dynamic sizes), by index.
     sizes: frozenset[int] = frozenset()
-    #: Where the program changes autocast itself: (kind of device, dtype or None for off) for each kind.
+    #: Where the program changes autocast itself: (kind of device, dtype or None for off) for each
+    #: kind.
     autocast: tuple[tuple[str, str | None], ...] = ()
 
 

@@ -72,8 +72,18 @@ def _differentiable_uniforms(graph: Graph, captures: Set[int]) -> Iterator[Wire]
 
 #: Calls that take only the shape, dtype or device of their operand, or cut the graph on purpose.
 _STOPS = frozenset(
-    """detach new_zeros new_ones new_full new_empty new_tensor zeros_like ones_like full_like
-    empty_like""".split()
+    [
+        "detach",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+        "new_empty",
+        "new_tensor",
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "empty_like",
+    ]
 )
 
 

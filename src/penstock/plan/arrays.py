@@ -1,7 +1,8 @@
 """TensorArrays on the host: tables of slots, with copy on write.
 
-An array is a number that names a range of a pool of slots. A version is shared by reference; a write copies the range
-unless the writer holds the only reference and will not look at the old version again.
+An array is a number that names a range of a pool of slots. A version is shared by reference; a
+write copies the range unless the writer holds the only reference and will not look at the old
+version again.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class ArrayTable:
     def copy(self, numbers: Integers, length: Integers, *, may_steal: bool) -> Integers:
         """Versions to write to, with room for `length` elements, counted once more each.
 
-        Where nobody else refers to an array and it is long enough, that is the array itself, if it may be stolen.
+        Where nobody else refers to an array and it is long enough, that is the array itself, if it
+        may be stolen.
         """
         if may_steal:
             own = (self.counts[numbers] == 1) & (self.length[numbers] == length)

@@ -1,4 +1,5 @@
-"""Values whose shape differs from row to row in more than their length: each names its arena and its slot.
+"""Values whose shape differs from row to row in more than their length: each names its arena and
+its slot.
 
 An arena holds one shape, so such a value is boxed: a number that stands for (arena, slot).
 """
@@ -44,7 +45,9 @@ class BoxTable:
 
     def sizes(self, numbers: Integers, dimension: int) -> Integers:
         """The size of one dimension of each value."""
-        shapes = np.array([space.kind.shape[dimension : dimension + 1] or (0,) for space in self.spaces])
+        shapes = np.array(
+            [space.kind.shape[dimension : dimension + 1] or (0,) for space in self.spaces]
+        )
         sizes: Integers = shapes[self.arena[numbers], 0]
         return sizes
 

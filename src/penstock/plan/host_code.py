@@ -1,7 +1,8 @@
 """Compiles fused host operations to one Python function of numpy expressions.
 
-The function takes the row count, the tables of the run and one array per input wire, and returns one array per output
-wire. Tables are per-instance arrays of integers; a table wire holds the table's number.
+The function takes the row count, the tables of the run and one array per input wire, and returns
+one array per output wire. Tables are per-instance arrays of integers; a table wire holds the
+table's number.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Tables:
 
     def read(self, dtype: str, numbers: Integers, index: Integers) -> Array:
         """Elements of tables, with torch's rule for negative indices."""
-        values: Array = read_table(self.flat[dtype], self.base[numbers], self.length[numbers], index)
+        values: Array = read_table(
+            self.flat[dtype], self.base[numbers], self.length[numbers], index
+        )
         return values
 
 

@@ -1,7 +1,8 @@
 """Turns a firing of a block into launches: operands by slot, results to fresh slots.
 
-A block without dynamic dimensions is one launch. A flat block runs over all elements of all rows at once. A block that
-mixes along a dynamic dimension runs once for each combination of sizes among its rows.
+A block without dynamic dimensions is one launch. A flat block runs over all elements of all rows at
+once. A block that mixes along a dynamic dimension runs once for each combination of sizes among its
+rows.
 """
 
 from __future__ import annotations
@@ -91,9 +92,7 @@ def _plan(machine: Machine, node: LinkedNode) -> LaunchPlan:
     return LaunchPlan(is_plain and len(targets) == len(places), tuple(operands), targets)
 
 
-def _launch_plain(
-    machine: Machine, node: LinkedNode, plan: LaunchPlan, rows: Integers
-) -> None:
+def _launch_plain(machine: Machine, node: LinkedNode, plan: LaunchPlan, rows: Integers) -> None:
     """One launch for all rows."""
     operands: list[Operand] = []
     for position, operand in enumerate(plan.operands):
@@ -204,7 +203,8 @@ def _dynamic_operand(
     if table is not None:
         return _elements(table, values[position], key), [key]
     boxes = _boxes(machine, wire)
-    assert boxes is not None and isinstance(wire.type, TensorType)
+    assert boxes is not None
+    assert isinstance(wire.type, TensorType)
     shape = machine.spaces[key].kind.shape
     sizes = [size for size, name in zip(shape, wire.type.shape) if isinstance(name, str)]
     return pick(key, boxes.slot[values[position]]), sizes
@@ -292,7 +292,9 @@ def _launch_flat(
             operands.append(pick(space, slots) if len(slots) else Span(space, 0, 0))
         else:
             value = values.get(position)
-            operands.append(_operand(machine, wire, None if value is None else np.repeat(value, length)))
+            operands.append(
+                _operand(machine, wire, None if value is None else np.repeat(value, length))
+            )
     total = int(length.sum())
     targets, delivered = [], []
     for wire in node.node.outputs:

@@ -1,8 +1,10 @@
-"""Links a graph for the machine: which values arrive together, what each arrival sets off, what rows must store.
+"""Links a graph for the machine: which values arrive together, what each arrival sets off, what
+rows must store.
 
-Values that always arrive in one event form a group. A node waits for the groups of its inputs that are not certain to
-be there, and for its arm. A node with one trigger inside its arm runs at once, as part of the event; all others are
-queued, so that rows from many events run together. Everything here is static; the machine holds what changes.
+Values that always arrive in one event form a group. A node waits for the groups of its inputs that
+are not certain to be there, and for its arm. A node with one trigger inside its arm runs at once,
+as part of the event; all others are queued, so that rows from many events run together. Everything
+here is static; the machine holds what changes.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class Group:
     #: (field, column) of the wires that rows must keep.
     host_stores: list[tuple[int, int]] = field(default_factory=list)
     slot_stores: list[tuple[int, int]] = field(default_factory=list)
-    #: Whether several events may bring rows of this group within one firing: what it sets off is then queued.
+    #: Whether several events may bring rows of this group within one firing: what it sets off is
+    #: then queued.
     is_scattered: bool = True
     inline: list[LinkedNode] = field(default_factory=list)
     queued: list[LinkedNode] = field(default_factory=list)
@@ -97,7 +100,8 @@ class LinkedNode:
     access: list[Access] = field(default_factory=list)
     function: HostFunction | None = None
     block: int = -1
-    #: Place among the child columns: of a call the callee's row; of a loop how many iterations are running; of a
+    #: Place among the child columns: of a call the callee's row; of a loop how many iterations are
+    #: running; of a
     #: fork, for each output, its array and how many elements are missing.
     child: int = -1
     #: Groups of a fork's outputs.
@@ -391,8 +395,10 @@ class _Linker:
         opens = {n.node.arm for n in linked.nodes if n.kind in ("call", "enter", "fork")}
         node.is_expanding = not node.is_inline and bool(
             node.kind in ("enter", "fork")
-            or (linked.context.kind == "loop" or opens)
-            and node.kind in ("compute", "switch", "pass", "primitive")
+            or (
+                (linked.context.kind == "loop" or opens)
+                and node.kind in ("compute", "switch", "pass", "primitive")
+            )
         )
 
     def _set_single(
@@ -467,7 +473,9 @@ class _Linker:
     def _moves(
         self, sources: Sequence[Wire], targets: Sequence[Wire]
     ) -> list[tuple[Group, tuple[int, ...]]]:
-        """For each target group the fields of its source group, in the order of the target's wires."""
+        """For each target group the fields of its source group, in the order of the target's
+        wires.
+        """
         source_of = dict(zip(targets, sources, strict=True))
         groups = dict.fromkeys(self.group_of[wire] for wire in targets)
         return [
@@ -519,7 +527,6 @@ class _Linker:
             linked.slot_wires.append(wire)
             group.slot_stores.append((position, column))
         self.linked.columns[wire] = column
-
 
 
 def _exclude(context: Context, first: int, second: int) -> bool:

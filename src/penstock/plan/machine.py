@@ -1,8 +1,8 @@
 """The token machine: rows in, schedule out.
 
-Control moves integers between columns of rows; blocks become launches. The machine is a generator of instructions: it
-answers nothing and touches no tensor, and it is sent the values that it asked to read. Same graph, same inputs, same
-read values: the same instructions.
+Control moves integers between columns of rows; blocks become launches. The machine is a generator
+of instructions: it answers nothing and touches no tensor, and it is sent the values that it asked
+to read. Same graph, same inputs, same read values: the same instructions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class ShapeOracle(Protocol):
     """Answers, for a block that mixes along dynamic dimensions, how large its results are."""
 
     def shapes(self, block: int, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        """The shape of each result for one instance, for operands whose dynamic dimensions have these sizes."""
+        """The shape of each result for one instance, for operands whose dynamic dimensions have
+        these sizes.
+        """
 
 
 class Machine:
@@ -246,9 +248,7 @@ class Machine:
         queue, self.queues[node] = self.queues[node], []
         return concatenate(queue)
 
-    def fire(
-        self, node: LinkedNode, rows: Integers, arrays: Sequence[Array] | None = None
-    ) -> None:
+    def fire(self, node: LinkedNode, rows: Integers, arrays: Sequence[Array] | None = None) -> None:
         """Fire a node for rows; a queued one counts as done once its values have arrived."""
         self.firings += 1
         try:
@@ -483,7 +483,9 @@ class Machine:
         return parents, sites
 
     def audit(self) -> dict[str, int]:
-        """What is still referred to once the call gives up its inputs and outputs; all zero, or there is a leak."""
+        """What is still referred to once the call gives up its inputs and outputs; all zero, or
+        there is a leak.
+        """
         for release in self.pins:
             release()
         for wire, values in zip(self.linked.contexts[0].context.outputs, self.result_slots):

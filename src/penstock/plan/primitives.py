@@ -1,7 +1,7 @@
 """What each primitive does when it fires: one function per kind of node, in one table.
 
-A firing reads the columns of its rows, moves integers, and delivers what it makes. Only blocks, uploads and reads make
-instructions; blocks are in `launches`.
+A firing reads the columns of its rows, moves integers, and delivers what it makes. Only blocks,
+uploads and reads make instructions; blocks are in `launches`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def _emit(machine: Machine, node: LinkedNode, rows: Integers, values: Sequence[A
 
 def fire_compute(machine: Machine, node: LinkedNode, rows: Integers, arrays: Arrays) -> None:
     """Host operations."""
-    assert isinstance(node.node.operation, Compute) and node.function is not None
+    assert isinstance(node.node.operation, Compute)
+    assert node.function is not None
     values = _inputs(machine, node, rows, arrays)
     _emit(machine, node, rows, node.function(len(rows), machine.tables, *values))
 
@@ -116,7 +117,8 @@ def _go_on(machine: Machine, linked: LinkedContext, rows: Integers) -> None:
 
 def _in_flight(machine: Machine, linked: LinkedContext) -> Integers:
     """How many iterations of each loop are running, by the row that entered it."""
-    assert linked.context.parent is not None and linked.opener is not None
+    assert linked.context.parent is not None
+    assert linked.opener is not None
     return machine.rows[linked.context.parent].children[linked.opener.child]
 
 
@@ -323,9 +325,7 @@ def _checked(index: Integers, length: Integers) -> Integers:
     return index
 
 
-def _fire_element(
-    machine: Machine, node: LinkedNode, rows: Integers, values: list[Array]
-) -> None:
+def _fire_element(machine: Machine, node: LinkedNode, rows: Integers, values: list[Array]) -> None:
     table = machine.place(node.node.inputs[0])
     assert isinstance(table, SequenceTable)
     numbers, index = values

@@ -8,6 +8,7 @@ import numpy as np
 
 from penstock.plan.schedule import Array, Integers
 
+
 @dataclass(slots=True, eq=False)
 class Rows:
     """What is known of each running copy of a context's body."""

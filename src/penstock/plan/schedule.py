@@ -1,7 +1,8 @@
 """The instructions of a schedule: what the planner asks the runner to do, in order.
 
-A schedule is plain data: numbers, numpy arrays and names. It can be pickled, hashed and replayed. An instruction names
-rows by the slots of an arena; an arena holds values of one kind (dtype, shape, device).
+A schedule is plain data: numbers, numpy arrays and names. It can be pickled, hashed and replayed.
+An instruction names rows by the slots of an arena; an arena holds values of one kind (dtype, shape,
+device).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Slots of arenas: allocation, reference counts and reuse.
 
-A slot is in use while a row, a sequence, an array or an output refers to it. Slots with a count of zero are found and
-reused only when an arena is full, so counting is all that a running program pays. Chunks never move.
+A slot is in use while a row, a sequence, an array or an output refers to it. Slots with a count of
+zero are found and reused only when an arena is full, so counting is all that a running program
+pays. Chunks never move.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class SlotSpace:
     kind: Kind
     #: Chunks that the runner has not been told of yet.
     unannounced: list[Chunk] = field(default_factory=list)
-    #: References to each slot; the last entry belongs to no slot and absorbs references to "no slot" (-1).
+    #: References to each slot; the last entry belongs to no slot and absorbs references to "no
+    #: slot" (-1).
     counts: Integers = field(default_factory=lambda: np.zeros(1, np.int64))
     #: The next fresh slot and the end of the current chunk.
     top: int = 0
@@ -52,7 +54,9 @@ class SlotSpace:
         return start
 
     def allocate(self, count: int, *, as_run: bool = False) -> Span | Picks:
-        """Slots for `count` new values, consecutive if that is possible or demanded; counted once each."""
+        """Slots for `count` new values, consecutive if that is possible or demanded; counted once
+        each.
+        """
         if self.top + count > self.end:
             found = self._reuse(count, as_run)
             if found is not None:
@@ -122,7 +126,9 @@ class SlotSpace:
     def _collect(self) -> None:
         used = self.counts[: self.end] > 0
         self.sequences.mark(used)
-        used[self.top : self.end] = True  # the rest of the current chunk is handed out by `allocate`
+        used[self.top : self.end] = (
+            True  # the rest of the current chunk is handed out by `allocate`
+        )
         self.free, self.taken = np.flatnonzero(~used), 0
 
 

@@ -1,6 +1,7 @@
 """Arenas: tensors that hold one kind of value for many rows, in chunks that never move.
 
-Rows are reached only through `gather` and `write`. A gather of consecutive slots inside one chunk is a view.
+Rows are reached only through `gather` and `write`. A gather of consecutive slots inside one chunk
+is a view.
 """
 
 from __future__ import annotations
@@ -78,9 +79,7 @@ class Arena:
             mine = np.flatnonzero(chunk_of == number)
             if len(mine):
                 picked = self.index(slots[mine] - self.starts[number])
-                values.index_copy_(
-                    0, self.index(mine), self.chunks[number].index_select(0, picked)
-                )
+                values.index_copy_(0, self.index(mine), self.chunks[number].index_select(0, picked))
         return values
 
     def write(self, target: Span | Picks, values: torch.Tensor) -> None:

@@ -1,7 +1,8 @@
-"""Blocks made ready to run: the single-instance function of a graph block, its batched form, its output sizes.
+"""Blocks made ready to run: the single-instance function of a graph block, its batched form, its
+output sizes.
 
-Forms are built when first launched and kept. A block whose sizes cannot stay symbolic is built once per combination of
-sizes.
+Forms are built when first launched and kept. A block whose sizes cannot stay symbolic is built once
+per combination of sizes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class RunnableBlock:
         self.node = node
         self.block: Block = node.operation
         self.name = self.block.name
-        #: The state of autocast that the block's calls run in; batched forms have its casts written out.
+        #: The state of autocast that the block's calls run in; batched forms have its casts written
+        #: out.
         self.autocast = autocast
         self.shapes: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {}
         self.forms: dict[tuple[int, ...], BatchedBlock] = {}
@@ -163,9 +165,7 @@ class RunnableBlock:
                     arguments.append(fixed[position])
                 else:
                     shape: tuple[int, ...] = spec.shape  # type: ignore[assignment]
-                    arguments.append(
-                        torch.empty(shape, dtype=spec.torch_dtype, device=spec.device)
-                    )
+                    arguments.append(torch.empty(shape, dtype=spec.torch_dtype, device=spec.device))
             return tuple(tuple(output.shape) for output in self.function(*arguments))
 
 

@@ -1,7 +1,8 @@
 """Runs a program for many instances: compiles it once, then plans and launches at every call.
 
-The planner and the runner take turns: the planner is asked for a window of instructions, the runner carries them out,
-and sends back what the planner asked to read. Nothing of a call outlives it but its outputs.
+The planner and the runner take turns: the planner is asked for a window of instructions, the runner
+carries them out, and sends back what the planner asked to read. Nothing of a call outlives it but
+its outputs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 
 import torch
 
+from penstock.calls.autocast import OFF, autocast_as, current_autocast
+from penstock.calls.replay import call
 from penstock.ir.graph import Graph, Uniform
 from penstock.ir.program import Captured, Constant, Program, TorchCall
 from penstock.ir.types import TensorType
@@ -42,8 +45,6 @@ from penstock.run.inputs import load_inputs
 from penstock.run.nans import check_launch
 from penstock.run.outputs import OutputColumn, collect_outputs
 from penstock.run.recording import CallRecorder, recorded_call
-from penstock.calls.autocast import OFF, autocast_as, current_autocast
-from penstock.calls.replay import call
 
 #: Instructions planned ahead of the runner, at most.
 WINDOW = 512
@@ -91,7 +92,9 @@ class Executable:
         count: int,
         numbers: Numbers = None,
     ) -> Schedule:
-        """What a call would launch; programs whose control depends on computed values are run for it."""
+        """What a call would launch; programs whose control depends on computed values are run for
+        it.
+        """
         with torch.no_grad(), user_errors(numbers):
             is_dry = not any(node.kind == "read" for node in self._nodes())
             run = Run(self, captures, count, numbers, is_dry=is_dry, keeps_schedule=True)
@@ -126,7 +129,8 @@ class Run:
         self.numbers = numbers
         #: Whether to plan without launching.
         self.is_dry = is_dry
-        #: Whether the instructions are kept once carried out; a long loop would fill the memory with them.
+        #: Whether the instructions are kept once carried out; a long loop would fill the memory
+        #: with them.
         self.keeps_schedule = keeps_schedule
         #: None where no profile is active.
         self.recorder = recorder
@@ -252,7 +256,9 @@ class Run:
     def naming_launch(
         self, block: RunnableBlock, arguments: Sequence[torch.Tensor | int]
     ) -> Iterator[Integers]:
-        """Note on any error which block failed, and for which instance; gives the instance of each row."""
+        """Note on any error which block failed, and for which instance; gives the instance of each
+        row.
+        """
         instances = self.machine.launched.popleft()
         try:
             yield instances
@@ -260,9 +266,7 @@ class Run:
             note_launch(error, block, arguments, instances, self.numbers)
             raise
 
-    def store(
-        self, launch: Launch, block: RunnableBlock, outputs: Sequence[torch.Tensor]
-    ) -> None:
+    def store(self, launch: Launch, block: RunnableBlock, outputs: Sequence[torch.Tensor]) -> None:
         """Write the results of a launch to their slots."""
         for target, values in zip(launch.targets, outputs, strict=True):
             arena = self.arena(target.arena)
@@ -314,5 +318,3 @@ class Run:
             for other in self.uniform_nodes.values():
                 if other.node is uniform.node:
                     self.uniforms[other.wire.number] = outputs[other.output]
-
-

@@ -1,4 +1,6 @@
-"""Loads the inputs of a call: control to the host, data into arenas, shared values into single slots."""
+"""Loads the inputs of a call: control to the host, data into arenas, shared values into single
+slots.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Finds where the first NaN comes from: the block, the instance and the user's line.
 
-Used only where somebody asked for it: every launch is then looked at, which waits for the device. A row that receives a
-NaN is not to blame for passing it on.
+Used only where somebody asked for it: every launch is then looked at, which waits for the device. A
+row that receives a NaN is not to blame for passing it on.
 """
 
 from __future__ import annotations

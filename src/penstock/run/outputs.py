@@ -8,15 +8,17 @@ import numpy as np
 import torch
 
 from penstock.ir.graph import Context, Home, Wire
-from penstock.plan.machine import Machine
 from penstock.plan.boxes import BoxTable
+from penstock.plan.machine import Machine
 from penstock.plan.schedule import Integers, Span, pick
 from penstock.plan.slots import SequenceTable, SlotSpace, ranges
 from penstock.run.arenas import Arena
 
 
 class OutputColumn:
-    """One output of all instances: rows of one tensor, pieces of one tensor, or tensors of many shapes."""
+    """One output of all instances: rows of one tensor, pieces of one tensor, or tensors of many
+    shapes.
+    """
 
     def __init__(
         self, values: torch.Tensor | list[torch.Tensor], lengths: list[int] | None = None

@@ -32,7 +32,9 @@ NAMED = [
 ]
 
 
-@pytest.mark.parametrize("function", NAMED, ids=lambda function: getattr(function, "__name__", type(function).__name__))
+@pytest.mark.parametrize(
+    "function", NAMED, ids=lambda function: getattr(function, "__name__", type(function).__name__)
+)
 def test_a_name_leads_back_to_its_function(function) -> None:
     assert resolve(name_of(function)) == function
 

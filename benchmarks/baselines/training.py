@@ -1,0 +1,33 @@
+"""A training step, the same for every candidate: only the forward computation differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+Forward = Callable[[], Tensor]
+
+#: So small that all candidates see one model, however often they are run.
+LEARNING_RATE = 1e-12
+
+
+def loss_of(forward: Forward, weights: Tensor) -> Tensor:
+    """A loss that gives every element of the outputs a gradient of its own size."""
+    return (forward() @ weights).mean()
+
+
+def loss_and_gradients(model: nn.Module, forward: Forward, weights: Tensor) -> tuple[Tensor, ...]:
+    """Forward and backward: the loss, and its gradients by all parameters."""
+    loss = loss_of(forward, weights)
+    return loss, *torch.autograd.grad(loss, list(model.parameters()))
+
+
+def training_step(model: nn.Module, forward: Forward, weights: Tensor) -> tuple[Tensor, ...]:
+    """Forward, backward and SGD; the loss and the gradients."""
+    loss, *gradients = loss_and_gradients(model, forward, weights)
+    with torch.no_grad():
+        for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+            parameter.add_(gradient, alpha=-LEARNING_RATE)
+    return loss, *gradients

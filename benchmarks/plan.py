@@ -1,0 +1,71 @@
+"""Claim: planning many trees costs little more than the index arrays that hand-batched code makes.
+
+`f.schedule(trees)` of a recursive program, from binding the arguments to the last instruction,
+for random binary trees of about 25 leaves. The yardsticks are written for this one program: the
+level structure of b (which nodes run together, and where their children are) and that of b+
+(also which states are still needed, and where they move). All find the same number of launches.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+
+from benchmarks.baselines.levels import levels_of, needed_levels_of
+from benchmarks.baselines.tree_lstm import TreeLSTM
+from benchmarks.figures import Figures, rounded
+from benchmarks.harness import Comparison, compare
+from benchmarks.programs.tree_lstm import tree_program
+from benchmarks.script import run_script
+from penstock.data import Tree, random_binary_trees
+
+HEADINGS = ("trees", "nodes", "firings", "launches", "ms", "ns a node", "times b", "times b+")
+
+
+def measure_trees(trees: list[Tree], rounds: int) -> tuple[Comparison, tuple[str, ...]]:
+    """Planning for these trees, in full and as one line."""
+    program = tree_program(TreeLSTM(embedding=4, hidden=4))
+    nodes = sum(map(len, trees))
+    schedule = program.schedule(trees)
+    result = compare(
+        f"planning {len(trees):,} trees",
+        {
+            "penstock": lambda: len(program.schedule(trees).launches),
+            "levels of b": lambda: 1 + len(levels_of(trees).children),
+            "levels of b+": lambda: 1 + len(needed_levels_of(trees).steps),
+        },
+        reference="levels of b+",
+        work=nodes,
+        unit="nodes",
+        rounds=rounds,
+    )
+    own = result["penstock"].seconds
+    counts = (len(trees), nodes, schedule.firings, len(schedule.launches))
+    seconds = 1e3 * min(own), 1e9 * min(own) / nodes
+    times = [min(own) / min(result[name].seconds) for name in ("levels of b", "levels of b+")]
+    return result, (*(f"{count:,}" for count in counts), *map(rounded, (*seconds, *times)))
+
+
+def measure(options: argparse.Namespace) -> Iterator[Comparison | Figures]:
+    """All sizes, and a line of each."""
+    lines = []
+    for count in [*options.trees, *([10_000] if options.large else [])]:
+        result, line = measure_trees(random_binary_trees(count, seed=count), options.rounds)
+        lines.append(line)
+        yield result
+    yield Figures("planning", HEADINGS, tuple(lines), "the fastest round of each")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The sizes."""
+    parser.add_argument("--trees", type=int, nargs="+", default=[1, 25, 256, 1024])
+    parser.add_argument("--large", action="store_true", help="also 10,000 trees")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run as a script."""
+    run_script("plan", __doc__, add_options, measure, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""What all benchmark scripts share: options, printing, and where results are kept."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from benchmarks.environment import describe_environment
+from benchmarks.figures import Figures
+from benchmarks.harness import Comparison
+from benchmarks.results import RESULTS, record
+
+#: A script measures one thing after the other, as its options say.
+Measure = Callable[[argparse.Namespace], Iterator[Comparison | Figures]]
+
+#: Options that say nothing about what is measured.
+_PLACES = ("json", "record", "threads")
+
+
+def run_script(
+    name: str,
+    description: str,
+    add_options: Callable[[argparse.ArgumentParser], None],
+    measure: Measure,
+    arguments: Sequence[str] | None,
+) -> None:
+    """Measure, print each table when it is ready, and keep all of them where the options say."""
+    claim = description.partition("\n")[0]
+    options = _parser(name, description, add_options).parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    # Wide enough for every table, so that a log reads like a terminal.
+    console = Console(width=140)
+    console.print(claim, highlight=False)
+    found: list[Comparison | Figures] = []
+    for result in measure(options):
+        found.append(result)
+        console.print(_figures(result).table())
+    environment = describe_environment()
+    console.print(", ".join(f"{key} {value}" for key, value in environment.items()))
+    if options.json:
+        kept = {"environment": environment, "results": [asdict(result) for result in found]}
+        options.json.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+    if options.record:
+        tables = [_figures(result) for result in found]
+        record(options.record, name, claim, tables, environment, _sizes(options))
+
+
+def _figures(result: Comparison | Figures) -> Figures:
+    return result if isinstance(result, Figures) else result.figures()
+
+
+def _parser(
+    name: str, description: str, add_options: Callable[[argparse.ArgumentParser], None]
+) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{name}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="a file for the seconds of every round")
+    parser.add_argument(
+        "--record",
+        type=Path,
+        nargs="?",
+        const=RESULTS,
+        help="replace this script's section in a file of results, RESULTS.md unless named",
+    )
+    add_options(parser)
+    return parser
+
+
+def _sizes(options: argparse.Namespace) -> str:
+    """The options that say what was measured, in words."""
+    chosen = {key: value for key, value in vars(options).items() if key not in _PLACES}
+    return ", ".join(f"{key.replace('_', ' ')} {_in_words(value)}" for key, value in chosen.items())
+
+
+def _in_words(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
