@@ -64,10 +64,10 @@ def _differentiable_uniforms(graph: Graph, captures: Set[int]) -> Iterator[Wire]
         operation = uniform.node.operation
         is_asked = isinstance(operation, Captured) and operation.index in captures
         stops = isinstance(operation, TorchCall) and _stops(operation)
-        if is_asked or (any(wire in known for wire in uniform.inputs) and not stops):
-            if _is_floating(uniform.wire.type):
-                known.add(uniform.wire)
-                yield uniform.wire
+        is_reached = any(wire in known for wire in uniform.inputs) and not stops
+        if (is_asked or is_reached) and _is_floating(uniform.wire.type):
+            known.add(uniform.wire)
+            yield uniform.wire
 
 
 #: Calls that take only the shape, dtype or device of their operand, or cut the graph on purpose.

@@ -73,7 +73,8 @@ class ArrayTable:
 
     def read(self, numbers: Integers, index: Integers) -> Integers:
         """The slots of elements; `UNWRITTEN` where nothing was written."""
-        return self.pool[self.base[numbers] + index]
+        slots: Integers = self.pool[self.base[numbers] + index]
+        return slots
 
     def write(self, numbers: Integers, index: Integers, slots: Integers) -> None:
         """Put elements into arrays that nobody else refers to."""

@@ -491,9 +491,10 @@ class _Linker:
                 if node.kind == "call":
                     continue
                 for wire in node.node.inputs:
-                    if wire.input is None and wire.home is not Home.UNIFORM:
-                        if node.trigger is None or self.group_of[wire] is not node.trigger:
-                            self.stored[wire] = None
+                    if wire.input is not None or wire.home is Home.UNIFORM:
+                        continue
+                    if node.trigger is None or self.group_of[wire] is not node.trigger:
+                        self.stored[wire] = None
         for wire in self.stored:
             self._add_column(wire)
         for linked in self.linked.contexts:

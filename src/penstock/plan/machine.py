@@ -183,9 +183,9 @@ class Machine:
             if self.control:
                 node = self.control.popleft()
                 self.fire(node, self._take(node))
-            elif (node := self._admissible()) is not None:
-                self.expanding.remove(node)
-                self.fire(node, self._take(node))
+            elif (opening := self._admissible()) is not None:
+                self.expanding.remove(opening)
+                self.fire(opening, self._take(opening))
             elif self.data:
                 node = min(self.data, key=self._urgency)
                 del self.data[node]
@@ -298,12 +298,12 @@ class Machine:
         if access.input is not None:
             source = (self.input_host if access.is_host else self.input_slots)[access.input]
             assert source is not None
-            return source[home.instance[rows]]  # type: ignore[no-any-return]
+            return source[home.instance[rows]]
         for context in access.above:
             rows = home.parent[rows]
             home = self.rows[context]
         column = access.column
-        return home.host[column][rows] if access.is_host else home.slots[column][rows]  # type: ignore[no-any-return]
+        return home.host[column][rows] if access.is_host else home.slots[column][rows]
 
     def deliver(self, group: Group, rows: Integers, arrays: Sequence[Array]) -> None:
         """Values arrive: store what is read later, set off what waits for them."""
@@ -470,7 +470,8 @@ class Machine:
         todo = self.rows[context].todo
         marks = np.arange(-len(rows), 0)
         todo[rows] = marks
-        return rows[todo[rows] == marks]
+        chosen: Integers = rows[todo[rows] == marks]
+        return chosen
 
     def _end(self, context: int, rows: Integers) -> tuple[Integers, Integers]:
         home = self.rows[context]
@@ -491,7 +492,10 @@ class Machine:
         for wire, values in zip(self.linked.contexts[0].context.outputs, self.result_slots):
             if wire.home is Home.SLOT and values is not None:
                 self.place(wire).add(values, -1)
-        tables = (*self.array_tables.values(), *self.box_tables.values())
+        tables: list[ArrayTable | BoxTable] = [
+            *self.array_tables.values(),
+            *self.box_tables.values(),
+        ]
         return {
             "rows": self.live_rows,
             "tables": sum(table.live() for table in tables),

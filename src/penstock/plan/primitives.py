@@ -119,7 +119,8 @@ def _in_flight(machine: Machine, linked: LinkedContext) -> Integers:
     """How many iterations of each loop are running, by the row that entered it."""
     assert linked.context.parent is not None
     assert linked.opener is not None
-    return machine.rows[linked.context.parent].children[linked.opener.child]
+    running: Integers = machine.rows[linked.context.parent].children[linked.opener.child]
+    return running
 
 
 def _hold_back(machine: Machine, linked: LinkedContext, rows: Integers) -> Integers:
@@ -127,7 +128,9 @@ def _hold_back(machine: Machine, linked: LinkedContext, rows: Integers) -> Integ
     home = machine.rows[linked.context.index]
     running = _in_flight(machine, linked)
     parents = home.parent[rows]
-    free = running[parents] < linked.context.parallel_iterations
+    most = linked.context.parallel_iterations
+    assert most is not None
+    free = running[parents] < most
     held = rows[~free]
     if len(held):
         home.todo[held] += 1

@@ -32,7 +32,7 @@ class Span(NamedTuple):
 
     arena: int
     start: int
-    count: int
+    count: int  # type: ignore[assignment]
     length: int | None = None
 
 
@@ -100,7 +100,7 @@ class Chunk(NamedTuple):
 
     arena: int
     start: int
-    count: int
+    count: int  # type: ignore[assignment]
 
 
 Instruction: TypeAlias = Launch | Store | Copy | Read | Chunk

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock.plan.schedule import Chunk, Integers, Kind, Picks, Span
+from penstock.plan.schedule import Array, Chunk, Integers, Kind, Picks, Span
 
 FIRST_CHUNK = 1024
 
@@ -165,7 +165,7 @@ class SequenceTable:
         """Change the reference counts of sequences, each as often as it occurs."""
         np.add.at(self.counts, numbers, amount)
 
-    def mark(self, used: np.ndarray) -> None:  # type: ignore[type-arg]
+    def mark(self, used: Array) -> None:
         """Mark the slots of all sequences that are referred to."""
         alive = np.flatnonzero(self.counts[: self.top] > 0)
         if len(alive):

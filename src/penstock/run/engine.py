@@ -22,7 +22,7 @@ from penstock.ir.types import TensorType
 from penstock.passes.pipeline import program_to_graph
 from penstock.passes.rank import rank_nodes
 from penstock.plan.limits import DEPTH, current_limits
-from penstock.plan.link import link
+from penstock.plan.link import LinkedNode, link
 from penstock.plan.machine import Machine, Steps
 from penstock.plan.schedule import (
     Array,
@@ -101,7 +101,7 @@ class Executable:
             run.carry_out(columns)
             return run.schedule
 
-    def _nodes(self):  # type: ignore[no-untyped-def]
+    def _nodes(self) -> Iterator[LinkedNode]:
         return (node for context in self.linked.contexts for node in context.nodes)
 
 

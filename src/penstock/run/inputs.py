@@ -71,10 +71,10 @@ def _flattened(column: Column) -> tuple[torch.Tensor, Integers]:
     return torch.cat(list(column)), lengths
 
 
-def _load_host(run: Run, kind: object, column: Column, count: int) -> np.ndarray:  # type: ignore[type-arg]
+def _load_host(run: Run, kind: object, column: Column, count: int) -> np.ndarray:
     assert isinstance(kind, TensorType)
     if not kind.is_sequence:
-        values: np.ndarray = _stacked(column).detach().cpu().numpy()  # type: ignore[type-arg]
+        values: np.ndarray = _stacked(column).detach().cpu().numpy()
         return values
     flat, lengths = _flattened(column)
     tables = run.machine.tables

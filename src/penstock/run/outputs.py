@@ -32,15 +32,15 @@ class OutputColumn:
             return self._values
         if self._lengths is None:
             return list(self._values.unbind(0))
-        return list(self._values.split(self._lengths))
+        return list(torch.split(self._values, self._lengths))
 
     def separate_rows(self) -> list[torch.Tensor]:
         """One tensor per instance, each in memory of its own."""
         if isinstance(self._values, list):
             return [values.clone() for values in self._values]
         if self._lengths is None:
-            return list(torch.unbind_copy(self._values))
-        return list(torch.split_with_sizes_copy(self._values, self._lengths))
+            return list(torch.ops.aten.unbind_copy.int(self._values))
+        return list(torch.ops.aten.split_with_sizes_copy(self._values, self._lengths))
 
     def stacked(self) -> torch.Tensor:
         """All instances in one tensor; they must have one shape."""
@@ -67,7 +67,7 @@ def _collect(
     machine: Machine,
     arenas: Sequence[Arena],
     wire: Wire,
-    values: np.ndarray | None,  # type: ignore[type-arg]
+    values: np.ndarray | None,
 ) -> OutputColumn:
     assert values is not None
     if wire.home is Home.HOST:

@@ -151,6 +151,7 @@ def test_a_recorder_can_be_carried_to_another_thread():
     assert [call.instances for call in run.calls] == [5]
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's profiler warns on its own account
 def test_torch_profiler_sees_the_names_of_launches_while_a_profile_is_active():
     decay = make_decay()
 

@@ -80,7 +80,7 @@ def an_input_with_the_number_of_another() -> Graph:
 
 def a_wire_in_another_arm() -> Graph:
     return with_node(
-        small("map_with_array"), Primitive, lambda node: replace(node, arm=0), number=3
+        small("map_with_array"), Primitive, lambda node: replace(node, arm=0), number=4
     )
 
 

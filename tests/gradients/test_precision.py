@@ -1,0 +1,118 @@
+"""`torch.autocast` around a call and inside a program: dtypes and gradients as in eager code."""
+
+import pytest
+import torch
+from torch import nn
+
+import penstock as ps
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Linear(4, 4), torch.randn(5, 4).requires_grad_()
+
+
+def low():
+    return torch.autocast("cpu", torch.bfloat16)
+
+
+def gradients(rows, tensors, **options):
+    return torch.autograd.grad(sum(row.float().sin().sum() for row in rows), tensors, **options)
+
+
+def assert_close(mine, theirs):
+    torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["backward outside", "backward inside"])
+def test_gradients_under_autocast_are_close_to_eager(inside):
+    layer, x = model()
+
+    @ps.function
+    def f(x):
+        h = torch.tanh(layer(x))
+        return ps.cond(x.sum() > 0, lambda: layer(h), lambda: h.softmax(-1))
+
+    with low():
+        rows = f.map(x)
+        grads = gradients(rows, (x, layer.weight)) if inside else None
+    grads = grads or gradients(rows, (x, layer.weight))
+    with low(), ps.set_eager(True):
+        eager = f.map(x)
+    assert [row.dtype for row in rows] == [row.dtype for row in eager]
+    assert_close(grads, gradients(eager, (x, layer.weight)))
+    assert grads[1].dtype == torch.float32
+
+
+def test_second_derivatives_under_autocast():
+    layer, x = model()
+
+    @ps.function
+    def f(x):
+        return torch.tanh(layer(x))
+
+    def second(rows):
+        (first,) = gradients(rows, (x,), create_graph=True)
+        return torch.autograd.grad(first.float().pow(2).sum(), layer.weight)
+
+    with low():
+        rows, eager = f.map(x), [torch.tanh(layer(row)) for row in x]
+    assert_close(second(rows), second(eager))
+
+
+def test_the_same_function_with_and_without_autocast():
+    layer, x = model()
+
+    @ps.function
+    def f(x):
+        return layer(x)
+
+    with low():
+        assert f.map(x)[0].dtype == torch.bfloat16
+    assert f.map(x)[0].dtype == torch.float32
+    torch.testing.assert_close(gradients(f.map(x), (x,)), gradients([layer(x)], (x,)))
+
+
+def test_uniform_values_are_differentiated_in_the_precision_they_were_computed_in():
+    layer, x = model()
+    base = torch.randn(4, requires_grad=True)
+
+    @ps.function
+    def f(x):
+        return x * torch.tanh(layer(base)).float()
+
+    with low():
+        rows = f.map(x.detach())
+    with low(), ps.set_eager(True):
+        eager = f.map(x.detach())
+    assert_close(gradients(rows, (base, layer.weight)), gradients(eager, (base, layer.weight)))
+
+
+def test_a_program_may_turn_autocast_off():
+    layer, x = model()
+
+    @ps.function
+    def f(x):
+        h = layer(x)
+        with torch.autocast("cpu", enabled=False):
+            return layer(h.float())
+
+    with low():
+        rows, eager = f.map(x), [f.__wrapped__(row) for row in x]
+    torch.testing.assert_close(rows, eager)
+    assert_close(gradients(rows, (layer.weight,)), gradients(eager, (layer.weight,)))
+
+
+def test_a_program_may_turn_autocast_on():
+    layer, x = model()
+
+    @ps.function
+    def f(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            h = layer(x)
+        return layer(h.float())
+
+    eager = [f.__wrapped__(row) for row in x]
+    rows = f.map(x)
+    torch.testing.assert_close(rows, eager)
+    assert_close(gradients(rows, (layer.weight,)), gradients(eager, (layer.weight,)))

@@ -1,0 +1,120 @@
+"""Blocks: one where one suffices, and never a group that waits for itself."""
+
+import pytest
+import torch
+
+import penstock as ps
+from penstock.demo import TreeLSTM
+from penstock.ir.graph import Block, Compute, Graph
+from penstock.ir.program import TorchCall
+
+
+def blocks_of(graph: Graph) -> list[Block]:
+    operations = [node.operation for context in graph.contexts for node in context.nodes]
+    return [operation for operation in operations if isinstance(operation, Block)]
+
+
+def calls_of(block: Block) -> list[str]:
+    names = [n.operation.name for n in block.nodes if isinstance(n.operation, TorchCall)]
+    return [name.rsplit(".", 1)[-1] for name in names]
+
+
+def test_the_step_of_an_rnn_is_one_block():
+    cell = torch.nn.LSTMCell(3, 4)
+
+    @ps.function
+    def encode(xs):
+        start = (torch.zeros(4), torch.zeros(4))
+        return ps.scan(lambda state, x: (cell(x, state),) * 2, start, xs)[0]
+
+    (block,) = blocks_of(encode.graph(torch.ones(5, 3)))
+    assert not block.is_flat
+
+
+def test_the_leaf_and_the_cell_of_a_tree_lstm_are_one_block_each():
+    model = TreeLSTM(vocabulary=20, embedding=3, hidden=3)
+    tree = ps.data.Tree.from_nested(((1, 2), 3))
+    assert len(blocks_of(model.forward.graph(tree))) <= 3  # and what is done with the root
+
+
+def test_what_only_a_later_block_reads_becomes_part_of_it():
+    @ps.function
+    def late(x, n):
+        early = torch.sin(x)
+        steps = ps.while_loop(lambda i, y: i < n, lambda i, y: (i + 1, torch.exp(y)), (0, x))[1]
+        return early + steps
+
+    found = [calls_of(block) for block in blocks_of(late.graph(torch.ones(2), 3))]
+    assert sorted(found) == [["exp"], ["sin", "add"]]
+
+
+def test_what_an_earlier_node_reads_does_not_sink():
+    @ps.function
+    def shared(x, n):
+        early = torch.sin(x)
+        steps = ps.while_loop(
+            lambda i, y: i < n, lambda i, y: (i + 1, torch.exp(y)), (0, early)
+        )[1]
+        return early + steps
+
+    found = [calls_of(block) for block in blocks_of(shared.graph(torch.ones(2), 3))]
+    assert sorted(found) == [["add"], ["exp"], ["sin"]]
+
+
+def test_calls_on_elements_of_a_sequence_are_one_flat_block():
+    linear, embedding = torch.nn.Linear(3, 3), torch.nn.Embedding(9, 3)
+
+    @ps.function
+    def embed(words):
+        n = words.shape[0]  # makes the dimension dynamic
+        return torch.tanh(linear(embedding(words))), n
+
+    (block,) = blocks_of(embed.graph(torch.tensor([1, 2, 3])))
+    assert block.is_flat
+    assert calls_of(block) == ["embedding", "linear", "tanh"]
+
+
+def test_calls_without_a_common_input_are_blocks_of_their_own():
+    @ps.function
+    def apart(x, y):
+        return torch.sin(x), torch.cos(y)
+
+    assert len(blocks_of(apart.graph(torch.ones(2), torch.ones(3)))) == 2
+
+
+def test_host_operations_of_one_arm_are_one_computation():
+    @ps.function
+    def arithmetic(x, n):
+        k = (n + 1) * 2 - n
+        return ps.cond(k > 3, lambda: x, lambda: -x)
+
+    nodes = arithmetic.graph(torch.ones(2), 3).contexts[0].nodes
+    (compute,) = [n.operation for n in nodes if isinstance(n.operation, Compute)]
+    assert [step.name for step in compute.steps] == ["add", "mul", "sub", "gt"]
+
+
+@pytest.mark.parametrize("start", [-2, 0, 3])
+def test_what_decides_on_a_branch_is_not_grouped_with_what_reads_its_result(start):
+    """Both read `n`, and both are late: in one group each would wait for the other."""
+
+    @ps.function
+    def twice(n):
+        first = ps.cond(n > 0, lambda: n + 1, lambda: n + 2)
+        second = ps.cond(first < n, lambda: n + 3, lambda: n + 4)
+        return second + n
+
+    n = torch.tensor(start)
+    assert twice(n).item() == 2 * start + 4
+
+
+def test_the_same_holds_for_data():
+    @ps.function
+    def twice(x):
+        first = ps.cond(x.sum() > 0, lambda: x + 1, lambda: x + 2)
+        second = ps.cond((first * x).sum() < 0, lambda: x + 3, lambda: x + 4)
+        return second * x
+
+    for start in (-3.0, -1.0, 2.0):
+        x = torch.full((2,), start)
+        expected = ((x + 3) if ((x + (1 if start > 0 else 2)) * x).sum() < 0 else x + 4) * x
+        torch.testing.assert_close(twice(x), expected)
