@@ -1,11 +1,13 @@
 # Needs Python 3.11 or newer and make; everything else is installed into .venv.
 # Another build of torch:  make setup TORCH='torch==2.13.0'
 # Longer random testing:   make fuzz PENSTOCK_FUZZ=5000
+# All sizes of benchmarks: make bench BENCH=--full
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 PENSTOCK_FUZZ ?= 1000
 WORKERS ?= 2
+BENCH ?=
 
 BIN := .venv/bin
 STAMP := .venv/penstock-setup
@@ -34,10 +36,7 @@ fuzz: setup
 	PENSTOCK_FUZZ=$(PENSTOCK_FUZZ) $(BIN)/pytest tests/properties --timeout=0 -n $(WORKERS)
 
 bench: setup
-	@for script in $$(grep -l __main__ benchmarks/*.py); do \
-		echo "== $$script"; \
-		$(BIN)/python -m benchmarks.$$(basename $$script .py) || exit 1; \
-	done
+	$(BIN)/python -m benchmarks $(BENCH)
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -127,15 +127,16 @@ def _detached(leaf: Any) -> Any:
 
 
 def _seconds_per_call(call: Candidate, repeats: int) -> float:
-    _wait_for_devices()
+    wait_for_devices()
     begin = time.perf_counter()
     for _ in range(repeats):
         call()
-    _wait_for_devices()
+    wait_for_devices()
     return (time.perf_counter() - begin) / repeats
 
 
-def _wait_for_devices() -> None:
+def wait_for_devices() -> None:
+    """Let all work end that was asked for."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 

@@ -17,9 +17,10 @@ RESULTS = Path(__file__).parent / "RESULTS.md"
 PREFACE = """\
 # Results
 
-Written by the scripts themselves (`--record`); nothing here is typed by hand. Each section is the last
-recorded run of one script on one kind of device. Figures are medians with quartiles in brackets; ratios were
-taken within rounds of one run. A commit with `+` had changes that were not committed.
+Written by the scripts themselves (`--record`); nothing here is typed by hand. Each section is the
+last recorded run of one script on one kind of device. Figures are medians with quartiles in
+brackets; ratios were taken within rounds of one run. A commit with `+` had changes that were not
+committed.
 """
 
 

@@ -35,12 +35,14 @@ def run_script(
     options = _parser(name, description, add_options).parse_args(arguments)
     torch.set_num_threads(options.threads)
     # Wide enough for every table, so that a log reads like a terminal.
-    console = Console(width=140)
-    console.print(claim, highlight=False)
+    console = Console(width=140, markup=False, highlight=False)
+    console.print(claim)
     found: list[Comparison | Figures] = []
     for result in measure(options):
         found.append(result)
         console.print(_figures(result).table())
+    if not found:
+        return
     environment = describe_environment()
     console.print(", ".join(f"{key} {value}" for key, value in environment.items()))
     if options.json:

@@ -1,5 +1,4 @@
-"""Small programs that between them have every kind of control flow, with arguments to trace them.
-"""
+"""Small programs that between them have every kind of control flow, with arguments for each."""
 
 from __future__ import annotations
 

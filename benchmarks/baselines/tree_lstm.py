@@ -112,8 +112,7 @@ def by_level_needed(model: TreeLSTM, levels: NeededLevels) -> Tensor:
 
 
 def layers(model: TreeLSTM, levels: Levels) -> list[tuple[nn.Linear, int]]:
-    """The products that `by_level` makes: each layer, and its rows; the leaves, then each height.
-    """
+    """The products that `by_level` makes: a layer and its rows, for the leaves and each height."""
     inner = [(model.cell_gates, len(left)) for left, _ in levels.children]
     return [(model.leaf_gates, len(levels.tokens)), *inner]
 
@@ -124,8 +123,13 @@ class Products:
     """
 
     def __init__(self, model: TreeLSTM, levels: Levels) -> None:
+        device = model.leaf_gates.weight.device
         self.items = [
-            (layer, torch.randn(rows, layer.in_features), torch.randn(rows, layer.out_features))
+            (
+                layer,
+                torch.randn(rows, layer.in_features, device=device),
+                torch.randn(rows, layer.out_features, device=device),
+            )
             for layer, rows in layers(model, levels)
         ]
 

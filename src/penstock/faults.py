@@ -95,6 +95,16 @@ def negative_size(size: int) -> Fault:
     )
 
 
+def uneven_elements() -> Fault:
+    """`TensorArray.stack` of elements of different sizes."""
+    return Fault(
+        SizeError,
+        "TensorArray.stack: the elements of an array have different sizes.",
+        (("stacked", "elements of one size"), ("written", "elements of several sizes")),
+        "Pad the elements to one size before writing them, or read them one by one.",
+    )
+
+
 def lengths_differ(first: int, other: int) -> Fault:
     """Sequences that are combined element by element."""
     return Fault(

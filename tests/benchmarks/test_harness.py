@@ -1,14 +1,12 @@
-"""The harness checks before it times, takes ratios within rounds, and writes what it measured."""
+"""The harness checks before it times, and takes ratios within rounds."""
 
 from __future__ import annotations
-
-import json
-from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks.harness import Measurement, Spread, compare
+from benchmarks.figures import Spread
+from benchmarks.harness import compare
 
 
 def test_candidates_that_disagree_are_not_timed() -> None:
@@ -24,23 +22,38 @@ def test_every_candidate_is_timed_once_a_round() -> None:
     assert result["a"].ratio == Spread(1.0, 1.0, 1.0)
 
 
-def test_bounds_are_timed_but_not_compared() -> None:
+def test_parts_are_timed_but_not_compared() -> None:
     result = compare(
-        "claim", {"a": lambda: 1}, reference="a", bounds={"part": lambda: 2}, least_seconds=0.0
+        "claim", {"a": lambda: 1}, reference="a", parts={"part": lambda: 2}, least_seconds=0.0
     )
     assert len(result["part"].seconds) == 9
+    assert result["a"].share is None
 
 
-def test_results_survive_as_json_and_markdown(tmp_path: Path) -> None:
-    result = compare("claim", {"a": lambda: 1}, reference="a", work=5, rounds=2, least_seconds=0.0)
-    result.write_json(tmp_path / "claim.json")
-    stored = json.loads((tmp_path / "claim.json").read_text())
-    assert stored["work"] == 5
-    assert {"commit", "date", "torch", "threads", "processor"} <= stored["environment"].keys()
-    assert Measurement(**stored["measurements"][0]).seconds == result["a"].seconds
-    assert result.markdown().startswith("| claim | a | ")
+def test_a_bound_is_a_part_that_has_all_of_its_own_speed() -> None:
+    result = compare(
+        "claim",
+        {"a": lambda: 1},
+        reference="a",
+        parts={"least": lambda: 2},
+        bound="least",
+        least_seconds=0.0,
+    )
+    assert result["least"].share == Spread(1.0, 1.0, 1.0)
+    assert result.figures().headings[-1] == "of least"
+    assert result.figures().rows[-1][-1] == "100%"
+
+
+def test_figures_have_a_row_for_each_candidate() -> None:
+    result = compare(
+        "claim", {"a": lambda: 1}, reference="a", work=5, unit="trees", rounds=2, least_seconds=0.0
+    )
+    figures = result.figures()
+    assert figures.headings == ("candidate", "ms a call", "trees/s", "times as fast as a")
+    assert [row[0] for row in figures.rows] == ["a"]
 
 
 def test_a_spread_is_the_quartiles() -> None:
     assert Spread.of([1.0, 2.0, 3.0, 4.0, 5.0]) == Spread(2.0, 3.0, 4.0)
     assert Spread.of([7.0]) == Spread(7.0, 7.0, 7.0)
+    assert str(Spread(0.5, 1234.5, 2)) == "1,234 (0.5 to 2)"

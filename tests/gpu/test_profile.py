@@ -6,7 +6,6 @@ import penstock as ps
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_launches_on_a_gpu_are_timed_by_events_that_are_read_when_asked_for():
     @ps.function
     def turn(x):

@@ -41,6 +41,7 @@ def test_a_recurrent_net_that_starts_from_zeros_to_third_order():
     def f(x):
         def step(h, row):
             return (cell(row, h), h.sum())
+
         return ps.scan(step, torch.zeros(3, dtype=torch.float64), x)[0].pow(2).sum()
 
     def plain(x):

@@ -16,6 +16,7 @@ import torch
 from penstock.api.carried import Carried
 from penstock.api.element_types import explore, is_unknown
 from penstock.api.predicates import Scalar, branch_number, truth
+from penstock.capture import eager_keys
 from penstock.capture.active import active_tracer
 from penstock.capture.leaves import as_values
 from penstock.capture.location import user_line
@@ -54,7 +55,9 @@ def cond(
     branches = (true_fn, false_fn)
     if is_unknown(pred):
         return _run_branch("cond", lambda *values: explore(branches, values), operands)
-    return _run_branch("cond", true_fn if truth(pred, "cond: pred") else false_fn, operands)
+    is_true = truth(pred, "cond: pred")
+    with eager_keys.branch(int(is_true)):
+        return _run_branch("cond", true_fn if is_true else false_fn, operands)
 
 
 def switch(index: Scalar, branches: Sequence[Callable[..., Any]], operands: Any = ()) -> Any:
@@ -91,7 +94,9 @@ def switch(index: Scalar, branches: Sequence[Callable[..., Any]], operands: Any 
         return tracer.switch(index, branches, operands)
     if is_unknown(index):
         return _run_branch("switch", lambda *values: explore(branches, values), operands)
-    return _run_branch("switch", branches[branch_number(index, len(branches))], operands)
+    number = branch_number(index, len(branches))
+    with eager_keys.branch(number):
+        return _run_branch("switch", branches[number], operands)
 
 
 def while_loop(
@@ -142,14 +147,18 @@ def while_loop(
         )
     state = Carried(carried_inputs, loop="while_loop", function="body_fn", fn=body_fn)
     limit = math.inf if maximum_iterations is None else int(maximum_iterations)
+    site = eager_keys.next_site()
     iterations = 0
-    while iterations < limit and _goes_on(cond_fn(*state.arguments)):
-        state.advance(body_fn(*state.arguments))
+    while iterations < limit and _goes_on(cond_fn, state, site, iterations):
+        with eager_keys.body(site, iterations):
+            state.advance(body_fn(*state.arguments))
         iterations += 1
     return state.value
 
 
-def _goes_on(pred: Scalar) -> bool:
+def _goes_on(cond_fn: Callable[..., Any], state: Carried, site: int, iteration: int) -> bool:
+    with eager_keys.condition(site, iteration):
+        pred = cond_fn(*state.arguments)
     return not is_unknown(pred) and truth(pred, "while_loop: what cond_fn returns")
 
 

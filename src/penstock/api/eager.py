@@ -10,8 +10,9 @@ from penstock.capture.active import state
 class set_eager:
     """Run every `ps.function` as the plain Python function that it decorates, on this thread.
 
-    It equals removing the decorators: one instance after the other, no graph, no batching. Takes
-    effect when called; as a context manager it puts the former setting back at the end.
+    It equals removing the decorators: one instance after the other, no graph, no batching; only
+    random torch functions draw as they do in a graph. Takes effect when called; as a context
+    manager it puts the former setting back at the end.
 
     Arguments:
         enabled: whether programs run eagerly from now on.

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 
+from penstock.capture.eager_keys import exploration
 from penstock.capture.location import user_line
 from penstock.errors import StructureError, report
 
@@ -35,7 +36,7 @@ def output_types(fn: Callable[..., Any], what: str, make_arguments: Callable[[],
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     _exploration.depth += 1
     try:
-        with torch.no_grad(), mode:
+        with torch.no_grad(), exploration(), mode:
             return fn(*make_arguments())
     except (DataDependentOutputException, RecursionError) as error:
         raise StructureError(

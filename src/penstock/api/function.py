@@ -25,12 +25,14 @@ from penstock.api.refusals import check_depth, not_a_function
 from penstock.api.traces import Entry, Traces
 from penstock.autodiff.function import asks_for_gradients, run_with_gradients
 from penstock.calls.structure import map_leaves
+from penstock.capture import eager_keys
 from penstock.capture.active import active_tracer, state
 from penstock.capture.leaves import as_values
 from penstock.capture.signatures import Callee
 from penstock.capture.static import Static, is_static
 from penstock.errors import TracedValueError
 from penstock.ir.program import Program
+from penstock.run.seeds import Seed
 
 #: Where an object keeps the programs of its decorated methods.
 _TRACES = "_penstock_traces"
@@ -63,10 +65,10 @@ class Function:
         if tracer is not None:
             return tracer.call(self._callee, args, kwargs)
         if state.eager:
-            return self._call_eagerly(args, kwargs)
+            return self._call_eagerly(args, kwargs, Seed(), 0)
         batch = one_instance(*self._callee.bind(args, kwargs), self._names)
         entry = self._traces.find(self._callee, batch, self._guards())
-        return entry.traced.rebuild(self._run(entry, batch)[0][1])
+        return entry.traced.rebuild(self._run(entry, batch, Seed())[0][1])
 
     def map(self, *columns: Any, out: str = "list", **shared: Any) -> Any:
         """Run the program for many instances at once.
@@ -149,14 +151,15 @@ class Function:
     def _run_batch(self, batch: Batch) -> list[tuple[Entry, list[torch.Tensor]]]:
         """For each instance its program and its output tensors."""
         guards = self._guards()
+        seed = Seed()
         results: list[Any] = [None] * batch.count
         for rows, part in split_instances(batch, _fixed_sizes):
-            for row, result in zip(rows, self._run_part(part, guards), strict=True):
+            for row, result in zip(rows, self._run_part(part, guards, seed), strict=True):
                 results[row] = result
         return results
 
     def _run_part(
-        self, part: Batch, guards: dict[str, Any]
+        self, part: Batch, guards: dict[str, Any], seed: Seed
     ) -> list[tuple[Entry, list[torch.Tensor]]]:
         """Run instances that differ in leading sizes only: together, else those of each size."""
         pinned = self._traces.pinned(part, guards)
@@ -168,11 +171,11 @@ class Function:
                 if not pinned:
                     raise
             else:
-                return self._run(entry, part)
+                return self._run(entry, part, seed)
         results: list[Any] = [None] * part.count
         for rows, group in split_instances(part, lambda number, shape: shape):
             entry = self._find(group, guards)
-            for row, result in zip(rows, self._run(entry, group), strict=True):
+            for row, result in zip(rows, self._run(entry, group, seed), strict=True):
                 results[row] = result
         return results
 
@@ -180,14 +183,18 @@ class Function:
         with naming_instance(batch.numbers[0] if batch.numbers else None, self._name):
             return self._traces.find(self._callee, batch, guards)
 
-    def _run(self, entry: Entry, batch: Batch) -> list[tuple[Entry, list[torch.Tensor]]]:
+    def _run(
+        self, entry: Entry, batch: Batch, seed: Seed
+    ) -> list[tuple[Entry, list[torch.Tensor]]]:
         values = [column.values for column in batch.inputs]
         captures = _captures(entry, batch)
         executable = self._executable(entry)
         if asks_for_gradients(values, captures):
-            rows = run_with_gradients(executable, values, captures, batch.count, batch.numbers)
+            rows = run_with_gradients(
+                executable, values, captures, batch.count, batch.numbers, seed
+            )
         else:
-            columns = executable.run(values, captures, batch.count, batch.numbers)
+            columns = executable.run(values, captures, batch.count, batch.numbers, seed)
             rows = [column.rows() for column in columns]
         return [(entry, [row[number] for row in rows]) for number in range(batch.count)]
 
@@ -198,9 +205,12 @@ class Function:
             entry.executable = compile_program(entry.program, self._options["max_depth"])
         return entry.executable
 
-    def _call_eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_eagerly(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], seed: Seed, number: int
+    ) -> Any:
         plain_args, plain_kwargs = map_leaves(_eager_leaf, self._callee.bind(args, kwargs))
-        returned = self._callee.function(*plain_args, **plain_kwargs)
+        with eager_keys.instance(seed, number):
+            returned = self._callee.function(*plain_args, **plain_kwargs)
         return as_values(returned, f"{self._name}: what the function returns", "result")
 
     def _map_eagerly(self, columns: Sequence[Any], out: str, shared: dict[str, Any]) -> Any:
@@ -209,10 +219,10 @@ class Function:
             [c if isinstance(c, Shared | Static) else c[number] for c in columns]
             for number in range(count)
         ]
-        results = []
+        results, seed = [], Seed()
         for number, row in enumerate(rows):
             with naming_instance(number if count > 1 else None, self._name):
-                results.append(self._call_eagerly(tuple(row), shared))
+                results.append(self._call_eagerly(tuple(row), shared, seed, number))
         return in_form_of_values(out, results)
 
 

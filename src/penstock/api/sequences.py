@@ -13,6 +13,7 @@ from typing import Any
 from penstock.api.carried import Carried
 from penstock.api.element_types import output_types
 from penstock.api.elements import Elements, stack_results
+from penstock.capture import eager_keys
 from penstock.capture.active import active_tracer
 from penstock.capture.leaves import as_values, describe
 from penstock.capture.location import user_line
@@ -54,16 +55,19 @@ def scan(
         return traced
     elements = Elements(xs, "scan")
     state = Carried(init, loop="scan", function="combine_fn", fn=combine_fn)
+    site = eager_keys.next_site()
 
-    def step(x: Any) -> Any:
-        carry, y = _as_pair(combine_fn(state.value, x))
+    def step(iteration: int, x: Any) -> Any:
+        with eager_keys.body(site, iteration):
+            carry, y = _as_pair(combine_fn(state.value, x))
         state.advance(carry)
         return as_values(y, "scan: what combine_fn returns", "y")
 
     if elements.length == 0:
         _, y = _as_pair(output_types(combine_fn, "scan", lambda: (state.value, elements.empty())))
         return state.value, stack_results([], as_values(y, "scan", "y"), "scan")
-    results = [step(x) for x in (reversed(elements) if reverse else elements)]
+    order = reversed(elements) if reverse else elements
+    results = [step(iteration, x) for iteration, x in enumerate(order)]
     return state.value, stack_results(results[::-1] if reverse else results, results[0], "scan")
 
 
@@ -143,17 +147,25 @@ def map_fn(fn: Callable[[Any], Any], xs: Any) -> Any:
     if tracer is not None:
         return tracer.map_fn(fn, xs)
     elements = Elements(xs, "map_fn")
+    site = eager_keys.next_site()
+
+    def result(number: int, x: Any) -> Any:
+        with eager_keys.body(site, number):
+            return as_values(fn(x), "map_fn: what fn returns", "result")
+
     if elements.length == 0:
         example = output_types(fn, "map_fn", lambda: (elements.empty(),))
         return stack_results([], as_values(example, "map_fn", "result"), "map_fn")
-    results = [as_values(fn(x), "map_fn: what fn returns", "result") for x in elements]
+    results = [result(number, x) for number, x in enumerate(elements)]
     return stack_results(results, results[0], "map_fn", ragged=True)
 
 
 def _fold(fn: Callable[[Any, Any], Any], elements: Iterable[Any], init: Any, loop: str) -> Any:
     state = Carried(init, loop=loop, function="fn", fn=fn)
-    for x in elements:
-        state.advance(fn(state.value, x))
+    site = eager_keys.next_site()
+    for iteration, x in enumerate(elements):
+        with eager_keys.body(site, iteration):
+            state.advance(fn(state.value, x))
     return state.value
 
 

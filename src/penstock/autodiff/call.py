@@ -22,6 +22,7 @@ from penstock.plan.slots import SequenceTable, ranges
 from penstock.run.engine import Columns, Executable
 from penstock.run.faults import Numbers
 from penstock.run.recording import CallRecorder
+from penstock.run.seeds import Seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class DifferentiableCall:
     captures: Sequence[torch.Tensor]
     count: int
     numbers: Numbers
+    seed: Seed | None
     #: The tensors that ask for gradients, and where each comes from.
     tensors: list[torch.Tensor]
     places: list[Place]

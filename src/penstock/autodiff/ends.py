@@ -1,4 +1,4 @@
-"""Both ends of a backward pass: cotangents of the outputs go in, gradients of the inputs come out."""
+"""Both ends of a backward pass: cotangents of outputs go in, gradients of inputs come out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.ir.graph import Input, Wire
 from penstock.plan.schedule import Integers
 
 
-def seed(
+def seed_gradients(
     made: DifferentiableCall, reversal: Reversal, grads: Sequence[torch.Tensor | None]
 ) -> None:
     """Put the cotangents of the outputs into the slots of the results."""

@@ -14,7 +14,7 @@ import torch
 
 from penstock.autodiff.anomalies import place_of
 from penstock.autodiff.call import DifferentiableCall, find_tensors
-from penstock.autodiff.ends import input_gradients, seed
+from penstock.autodiff.ends import input_gradients, seed_gradients
 from penstock.autodiff.replay import replay_gradients
 from penstock.autodiff.reverse import NanFound, Reversal
 from penstock.autodiff.tape import Tape, TapedRun
@@ -23,6 +23,7 @@ from penstock.run.engine import Columns, Executable
 from penstock.run.faults import Numbers, user_errors
 from penstock.run.outputs import collect_outputs
 from penstock.run.recording import recorded_call
+from penstock.run.seeds import Seed
 
 
 def asks_for_gradients(columns: Columns, captures: Sequence[torch.Tensor]) -> bool:
@@ -46,10 +47,11 @@ def run_with_gradients(
     captures: Sequence[torch.Tensor],
     count: int,
     numbers: Numbers = None,
+    seed: Seed | None = None,
 ) -> list[list[torch.Tensor]]:
     """The rows of each output, connected to the inputs and captures that ask for gradients."""
     tensors, places = find_tensors(columns, captures)
-    made = DifferentiableCall(executable, columns, captures, count, numbers, tensors, places)
+    made = DifferentiableCall(executable, columns, captures, count, numbers, seed, tensors, places)
     with user_errors(numbers), recorded_call(executable.graph, count) as made.recorder:
         outputs = CallNode.apply(made, *tensors)
     assert made.plain is not None
@@ -70,7 +72,12 @@ class CallNode(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         with torch.inference_mode(False), torch.no_grad():
             run = made.taped = TapedRun(
-                made.executable, made.captures, made.count, made.numbers, recorder=made.recorder
+                made.executable,
+                made.captures,
+                made.count,
+                made.numbers,
+                made.seed,
+                recorder=made.recorder,
             )
             run.tape = Tape(made.wires)
             run.carry_out(made.columns)
@@ -80,7 +87,7 @@ class CallNode(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
-        """Reverse the tape, or, where the gradients must be differentiable themselves, replay it."""
+        """Reverse the tape; replay it where the gradients must be differentiable themselves."""
         made: DifferentiableCall = ctx.made
         keep = keeps_graph()
         checks_nan = looks_for_nan() or (made.recorder is not None and made.recorder.checks_nan)
@@ -110,7 +117,7 @@ def _reverse(
 ) -> list[torch.Tensor | None]:
     reversal = Reversal(made.run, keep, made.recorder, checks_nan)
     with torch.no_grad():
-        seed(made, reversal, grads)
+        seed_gradients(made, reversal, grads)
         try:
             reversal.run()
         except NanFound as found:

@@ -64,7 +64,8 @@ def live_rows(entries: Sequence[object], present: Marks) -> list[Integers | None
             targets, sources = slots_of(entry.target), slots_of(entry.source)
             held = present[entry.target.arena][targets]
             present[entry.target.arena][targets] = False
-            present[entry.source.arena][sources[held]] = True
+            chosen = sources.reshape(len(targets), -1)[held].reshape(-1)
+            present[entry.source.arena][chosen] = True
         found.append(None)
     return found[::-1]
 
@@ -89,7 +90,7 @@ def replay_gradients(
     made: DifferentiableCall, grads: Sequence[torch.Tensor | None], keep: bool
 ) -> list[torch.Tensor | None]:
     """Gradients of the call's tensors, as an autograd graph of their own."""
-    wanted = made.cotangents(grads)
+    wanted = [item for item in made.cotangents(grads) if len(item[1])]
     replay = Replay(made, wanted)
     for page, rows in replay.live_pages():
         if page.form is not None:
@@ -161,12 +162,24 @@ class Replay:
             if rows is not None and len(rows):
                 self._launch(entry, rows)
         elif isinstance(entry, Copy):
-            arena = entry.target.arena
-            self.ledger.copy(arena, slots_of(entry.source), slots_of(entry.target))
+            self._copy(entry)
         else:
             device = self.run.machine.spaces[entry.target.arena].kind.device
             values = torch.from_numpy(entry.values).to(device)
             self.ledger.put(entry.target.arena, slots_of(entry.target), values)
+
+    def _copy(self, entry: Copy) -> None:
+        sources, targets = slots_of(entry.source), slots_of(entry.target)
+        if entry.source.arena == entry.target.arena:
+            self.ledger.copy(entry.target.arena, sources, targets)
+            return
+        made = self.ledger.piece[entry.source.arena][sources] >= 0
+        chosen = made.reshape(len(targets), -1).all(axis=1)
+        if chosen.any():
+            picked = sources.reshape(len(targets), -1)[chosen].reshape(-1)
+            shape = self.run.machine.spaces[entry.target.arena].kind.shape
+            values = self.ledger.take(entry.source.arena, picked).reshape(-1, *shape)
+            self.ledger.put(entry.target.arena, targets[chosen], values)
 
     def arguments(self, page: Page, rows: Integers) -> list[torch.Tensor | int]:
         """The operands of some rows of a launch."""

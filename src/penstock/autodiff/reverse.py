@@ -81,9 +81,11 @@ class Reversal:
         targets, sources = slots_of(copy.target), slots_of(copy.source)
         held = arena.present[targets]
         if held.any():
-            gradients = arena.gather(targets[held])
+            gradients = arena.gather(targets[held]).clone()
             arena.clear(targets)
-            arena.accumulate(sources[held], gradients.clone())
+            below = self.arena(copy.source.arena)
+            chosen = sources.reshape(len(targets), -1)[held].reshape(-1)
+            below.accumulate(chosen, gradients.reshape(-1, *below.kind.shape))
 
     def _forget(self, targets: Sequence[Span | Picks]) -> None:
         for target in targets:

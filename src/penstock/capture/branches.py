@@ -49,7 +49,8 @@ def trace_cond(
 ) -> Any:
     """`ps.cond`."""
     if is_decided(pred):
-        return _run(true_fn if pred else false_fn, "cond", operands)
+        with tracer.scope.decided_branch(int(bool(pred))):
+            return _run(true_fn if pred else false_fn, "cond", operands)
     index = predicate(tracer, pred, "cond: pred")
     functions = {"false_fn": false_fn, "true_fn": true_fn}
     return _trace(tracer, "cond", index, functions, operands, is_cond=True)
@@ -60,10 +61,12 @@ def trace_switch(
 ) -> Any:
     """`ps.switch`."""
     if is_decided(index):
-        return _run(functions[_checked(index, len(functions))], "switch", operands)
-    number = tracer.integer(index, "switch: index")
+        number = _checked(index, len(functions))
+        with tracer.scope.decided_branch(number):
+            return _run(functions[number], "switch", operands)
+    chosen = tracer.integer(index, "switch: index")
     named = {f"branch {i}": function for i, function in enumerate(functions)}
-    return _trace(tracer, "switch", number, named, operands, is_cond=False)
+    return _trace(tracer, "switch", chosen, named, operands, is_cond=False)
 
 
 def _checked(index: int, count: int) -> int:

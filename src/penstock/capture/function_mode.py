@@ -23,6 +23,7 @@ from penstock.capture.indexing import INDEXING_RULES
 from penstock.capture.random_calls import RANDOM_RULES
 from penstock.capture.recording import record
 from penstock.capture.tensor_rules import TENSOR_RULES
+from penstock.capture.traced_draws import trace_random_call
 from penstock.capture.traced_tensor import TracedDimension, TracedTensor
 from penstock.plan.host_calls import bind
 
@@ -36,7 +37,7 @@ RULES: dict[str, Rule] = {
     **TENSOR_RULES,
     **INDEXING_RULES,
     **IN_PLACE_RULES,
-    **RANDOM_RULES,
+    **dict.fromkeys(RANDOM_RULES, trace_random_call),
     **AUTOGRAD_RULES,
 }
 

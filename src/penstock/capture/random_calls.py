@@ -1,112 +1,116 @@
-"""Random operations, recorded as functions of a key.
+"""Random operations as functions of a key.
 
-Each draws from its own `RandomKey`, so that results do not depend on how a program is batched. The
-numbers come from `run.random_bits`; here they have types only.
+Each draws under a key of its own, so that results do not depend on how a program is run. One table
+of rules, in plain torch, serves traces and plain Python; they differ in where a draw comes from,
+which is a `Draws`. The numbers themselves come from `run.random_bits`.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from penstock.calls.structure import flatten
 from penstock.capture.location import user_line
-from penstock.capture.recording import record, record_named
-from penstock.capture.source import user_source
-from penstock.capture.tensor_rules import shape_of
-from penstock.capture.traced_tensor import TracedTensor
 from penstock.errors import ArgumentError, report
-from penstock.ir.program import Node, RandomKey
-from penstock.ir.types import TensorType
-
-if TYPE_CHECKING:
-    from penstock.capture.tracer import Tracer
 
 
-def draw(tracer: Tracer, kind: str, typed: Callable[..., Any], *args: Any) -> TracedTensor:
-    """The random function of that name with a key of its own; `typed` has its result types."""
-    site = tracer.scope.next_site()
-    value = tracer.new_value(TensorType("int64"))
-    tracer.scope.nodes.append(Node(RandomKey(site), (), (value,), user_source(), site))
-    key = tracer.wrap(value)
-    drawn: TracedTensor = record_named(tracer, f"penstock.random.{kind}", typed, (key, *args), {})
-    return drawn
+class Draws(Protocol):
+    """Where random numbers come from."""
+
+    def draw(self, kind: str, device: torch.device, *args: Any) -> torch.Tensor:
+        """The random function of that name on `args`, under the next key."""
+
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The call itself, not the rule for it."""
+
+    def watching(self) -> AbstractContextManager[Any]:
+        """Torch functions called inside are seen, and random ones follow their rules."""
 
 
-def _numbers(
-    tracer: Tracer, kind: str, shape: Any, dtype: torch.dtype | None = None
-) -> TracedTensor:
-    """Random numbers of that kind ("uniform", "normal") and shape."""
-
-    def typed(key: torch.Tensor, shape: Any, dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype)
-
-    return draw(tracer, kind, typed, tuple(shape), dtype or torch.get_default_dtype())
+#: What a random function gives for a call, its arguments in tuple and dict.
+Rule = Callable[[Draws, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
-def _dropout(tracer: Tracer, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def draw_by_rule(
+    draws: Draws, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """What the random function of that name gives."""
+    if kwargs.get("generator") is not None:
+        raise _not_counter_based(f"{name.rpartition('.')[2]} with a generator")
+    return RANDOM_RULES[name](draws, function, args, kwargs)
+
+
+def _dropout(draws: Draws, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     names = ("input", "p", "training", "inplace")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
-    tensor = tracer.tensor(given["input"])
-    p = float(given.get("p", 0.5))
+    tensor, p = given["input"], float(given.get("p", 0.5))
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
     if not given.get("training", given.get("train", True)) or p == 0:
         return tensor
-    return draw(tracer, "dropout", lambda key, source, p: torch.empty_like(source), tensor, p)
+    dropped = draws.draw("dropout", tensor.device, tensor, p)
+    return tensor.copy_(dropped) if given.get("inplace") else dropped
 
 
-def _attention(tracer: Tracer, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _attention(draws: Draws, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Attention with dropout on its weights is written out; without, it is one call."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     if not given.get("dropout_p"):
-        return record(tracer, function, args, kwargs)
+        return draws.call(function, args, kwargs)
     if given.get("is_causal") or given.get("enable_gqa"):
         raise _not_counter_based("scaled_dot_product_attention with is_causal or enable_gqa")
-    query, key, value = (tracer.tensor(given[name]) for name in names[:3])
-    scale = given.get("scale") or query.traced.fakes[0].shape[-1] ** -0.5
-    scores = record(
-        tracer, torch.matmul, (query, record(tracer, torch.transpose, (key, -2, -1), {})), {}
-    )
-    scores = record(tracer, torch.mul, (scores, scale), {})
-    if given.get("attn_mask") is not None:
-        mask = tracer.tensor(given["attn_mask"])
-        if mask.traced.fakes[0].dtype is torch.bool:
-            hidden = record(tracer, torch.Tensor.logical_not, (mask,), {})
-            scores = record(tracer, torch.Tensor.masked_fill, (scores, hidden, -math.inf), {})
-        else:
-            scores = record(tracer, torch.add, (scores, mask), {})
-    weights = record(tracer, torch.softmax, (scores, -1), {})
-    weights = _dropout(tracer, function, (weights, given["dropout_p"]), {})
-    return record(tracer, torch.matmul, (weights, value), {})
+    query, key, value = (given[name] for name in names[:3])
+    scale = given.get("scale") or query.shape[-1] ** -0.5
+    scores = torch.matmul(query, key.transpose(-2, -1)) * scale
+    mask = given.get("attn_mask")
+    if mask is not None and mask.dtype is torch.bool:
+        scores = scores.masked_fill(mask.logical_not(), -math.inf)
+    elif mask is not None:
+        scores = scores + mask
+    weights = _dropout(draws, function, (scores.softmax(-1), given["dropout_p"]), {})
+    return torch.matmul(weights, value)
 
 
-def _written_out(name: str, position: int) -> Callable[..., Any]:
+def _written_out(name: str, position: int) -> Rule:
     """Run the Python body of a composite function where it draws random numbers inside."""
 
-    def rule(tracer: Tracer, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def rule(draws: Draws, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         p = kwargs.get(name, args[position] if len(args) > position else 0.0)
         if not p or not kwargs.get("training", True):
-            return record(tracer, function, args, kwargs)
+            return draws.call(function, args, kwargs)
         plain = {"has_torch_function": lambda *_: False}
         body = FunctionType(function.__code__, {**function.__globals__, **plain})
         body.__defaults__, body.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
-        with tracer.mode:
+        with draws.watching():
             return body(*args, **kwargs)
 
     return rule
 
 
-def _refused(name: str) -> Callable[..., Any]:
-    def rule(tracer: Tracer, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if kwargs.get("training") is False:
-            return record(tracer, function, args, kwargs)
-        raise _not_counter_based(name)
+def _refused(name: str) -> Rule:
+    def rule(draws: Draws, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if _is_training(function, args, kwargs):
+            raise _not_counter_based(name)
+        return draws.call(function, args, kwargs)
 
     return rule
+
+
+def _is_training(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """What the call says about training; functions that do not ask always draw."""
+    if not isinstance(function, FunctionType):
+        return True
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bool(bound.arguments.get("training", True))
 
 
 def _not_counter_based(name: str) -> ArgumentError:
@@ -123,80 +127,86 @@ def _not_counter_based(name: str) -> ArgumentError:
     )
 
 
-def _sized(kind: str) -> Callable[..., Any]:
-    def rule(tracer: Tracer, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        size = kwargs.get("size", args)
-        flat, _ = flatten(tuple(size))
-        return _numbers(tracer, kind, flat, kwargs.get("dtype"))
+def _numbers(
+    draws: Draws,
+    kind: str,
+    shape: Any,
+    options: dict[str, Any],
+    like: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Random numbers of that kind ("uniform", "normal"), with the dtype and device of `like` where
+    the options do not say.
+    """
+    dtype = torch.get_default_dtype() if like is None else like.dtype
+    device = torch.get_default_device() if like is None else like.device
+    dtype, device = options.get("dtype") or dtype, options.get("device") or device
+    made = draws.draw(kind, _placed(device), tuple(shape), dtype)
+    return made.requires_grad_() if options.get("requires_grad") else made
+
+
+def _placed(device: Any) -> torch.device:
+    """The device with its number."""
+    found: torch.device = torch.device(device)
+    if found.type == "cuda" and found.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return found
+
+
+def _sized(kind: str) -> Rule:
+    def rule(draws: Draws, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        shape, _ = flatten(tuple(kwargs.get("size", args)))
+        return _numbers(draws, kind, shape, kwargs)
 
     return rule
 
 
-def _alike(kind: str) -> Callable[..., Any]:
-    def rule(tracer: Tracer, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        tensor = tracer.tensor(args[0])
-        dtype = kwargs.get("dtype") or tensor.traced.fakes[0].dtype
-        return _numbers(tracer, kind, shape_of(tracer, tensor), dtype)
+def _alike(kind: str) -> Rule:
+    def rule(draws: Draws, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensor = args[0] if args else kwargs["input"]
+        return _numbers(draws, kind, tensor.shape, kwargs, tensor)
 
     return rule
 
 
-def _bernoulli(tracer: Tracer, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    tensor = tracer.tensor(args[0])
-    dtype = tensor.traced.fakes[0].dtype
+def _bernoulli(draws: Draws, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0] if args else kwargs["input"]
     p = kwargs.get("p", args[1] if len(args) > 1 else tensor)
-    draws = _numbers(tracer, "uniform", shape_of(tracer, tensor), _floating(dtype))
-    chosen = record(tracer, torch.Tensor.lt, (draws, p), {})
-    return record(tracer, torch.Tensor.to, (chosen, dtype), {})
+    options = {"dtype": _floating(tensor.dtype)}
+    numbers = _numbers(draws, "uniform", tensor.shape, options, tensor)
+    return (numbers < p).to(tensor.dtype)
 
 
-def _randint(tracer: Tracer, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _randint(draws: Draws, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     parts = list(args)
     size = kwargs["size"] if "size" in kwargs else parts.pop()
     high = kwargs["high"] if "high" in kwargs else parts.pop()
     low = kwargs.get("low", parts.pop() if parts else 0)
-    made = draw(tracer, "randint", _whole_numbers, low, high, tuple(size))
+    device = _placed(kwargs.get("device") or torch.get_default_device())
+    made = draws.draw("randint", device, low, high, tuple(size))
     dtype = kwargs.get("dtype")
-    return made if dtype is None else record(tracer, torch.Tensor.to, (made, dtype), {})
+    return made if dtype is None else made.to(dtype)
 
 
-def _whole_numbers(key: torch.Tensor, low: int, high: int, shape: Any) -> torch.Tensor:
-    return torch.empty(shape, dtype=torch.int64)
-
-
-def _normal(tracer: Tracer, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    names = ("mean", "std", "size")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
+def _normal(draws: Draws, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    given = {**dict(zip(("mean", "std", "size"), args, strict=False)), **kwargs}
     mean, std = given.get("mean", 0.0), given.get("std", 1.0)
-    shaped = next((item for item in (mean, std) if isinstance(item, torch.Tensor)), None)
-    if shaped is None:
-        draws = _numbers(tracer, "normal", given["size"], given.get("dtype"))
-    else:
-        tensor = tracer.tensor(shaped)
-        draws = _numbers(tracer, "normal", shape_of(tracer, tensor), tensor.traced.fakes[0].dtype)
-    scaled = record(tracer, torch.mul, (draws, std), {})
-    return record(tracer, torch.add, (scaled, mean), {})
+    if isinstance(mean, torch.Tensor) or isinstance(std, torch.Tensor):
+        like: torch.Tensor = mean + std  # what both are broadcast to
+        return _numbers(draws, "normal", like.shape, {}, like) * std + mean
+    return _numbers(draws, "normal", given["size"], given) * std + mean
 
 
-def _multinomial(
-    tracer: Tracer, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def _multinomial(draws: Draws, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Each weight is the rate of an exponential waiting time; the shortest ones are drawn."""
-    bound = dict(zip(("input", "num_samples", "replacement"), args, strict=False)) | kwargs
-    weights = tracer.tensor(bound["input"])
-    count = bound["num_samples"]
-    shape = shape_of(tracer, weights)
-    is_repeated = bound.get("replacement", False) and count > 1
-    size = (count, *shape) if is_repeated else shape
-    draws = _numbers(tracer, "uniform", size, _floating(weights.traced.fakes[0].dtype))
-    noise = record(
-        tracer, torch.Tensor.log1p, (record(tracer, torch.Tensor.neg, (draws,), {}),), {}
-    )
-    noise = record(tracer, torch.div, (noise, weights), {})
+    given = dict(zip(("input", "num_samples", "replacement"), args, strict=False)) | kwargs
+    weights, count = given["input"], given["num_samples"]
+    is_repeated = given.get("replacement", False) and count > 1
+    shape = (count, *weights.shape) if is_repeated else weights.shape
+    options = {"dtype": _floating(weights.dtype)}
+    times = torch.log1p(-_numbers(draws, "uniform", shape, options, weights)) / weights
     if is_repeated:
-        best = record(tracer, torch.Tensor.argmax, (noise, -1), {})
-        return record(tracer, torch.Tensor.movedim, (best, 0, -1), {})
-    return record(tracer, torch.Tensor.topk, (noise, count), {}).indices
+        return times.argmax(-1).movedim(0, -1)
+    return times.topk(count).indices
 
 
 def _floating(dtype: torch.dtype) -> torch.dtype:
@@ -213,7 +223,7 @@ _WITHOUT_KEYS = [
     "gumbel_softmax",
 ]
 
-RANDOM_RULES: dict[str, Callable[..., Any]] = {
+RANDOM_RULES: dict[str, Rule] = {
     "torch.nn.functional.dropout": _dropout,
     "torch.dropout": _dropout,
     "torch.nn.functional.scaled_dot_product_attention": _attention,

@@ -6,7 +6,8 @@ function; the values of another function, or of a body that is finished, are out
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from penstock.capture.traced_tensor import TracedTensor
@@ -34,6 +35,8 @@ class Scope:
     nodes: list[Node] = field(default_factory=list)
     #: How many random operations and nested scopes there are so far.
     sites: int = 0
+    #: (site, number) of each branch around that was decided while tracing.
+    decided: tuple[int, ...] = ()
 
     @property
     def root(self) -> Scope:
@@ -49,10 +52,21 @@ class Scope:
             scope = scope.parent
         return False
 
-    def next_site(self) -> int:
-        """The number of the next random operation or nested scope."""
+    def next_site(self) -> tuple[int, ...]:
+        """The place of the next random operation or nested scope."""
         self.sites += 1
-        return self.sites - 1
+        return (*self.decided, self.sites - 1)
+
+    @contextmanager
+    def decided_branch(self, number: int) -> Iterator[None]:
+        """Run a branch that Python decided on; it counts as one that the machine decides on."""
+        site = self.next_site()
+        outer = self.decided, self.sites
+        self.decided, self.sites = (*site, number), 0
+        try:
+            yield
+        finally:
+            self.decided, self.sites = outer
 
     def body(self, outputs: Sequence[Value]) -> Body:
         """The finished body."""

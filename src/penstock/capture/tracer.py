@@ -168,7 +168,7 @@ class Tracer:
             tuple(self.read(traced) for traced in inputs),
             outputs,
             user_source(),
-            self.scope.next_site() if opens_scope else 0,
+            self.scope.next_site() if opens_scope else (),
         )
         self.scope.nodes.append(node)
         return outputs

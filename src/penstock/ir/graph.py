@@ -118,7 +118,7 @@ class Call:
 
     callee: int
     site: int
-    #: The sites of the scopes from the context to this call, for random keys.
+    #: What the caller's random key is mixed with to get the callee's.
     path: tuple[int, ...] = ()
 
 
@@ -153,6 +153,11 @@ class Primitive:
     name: str
     dimension: int = 0
     dynamic_size: bool = False
+
+
+#: What random keys in the body of a loop or for-each are mixed with after the iteration or element,
+#: and keys in a loop's condition are not; no site has this number.
+BODY = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +206,7 @@ class Context:
     maximum_iterations: int | None = None
     parallel_iterations: int | None = None
     source: Source | None = None
-    #: Number of the node that opened this scope, for random keys.
+    #: What the parent's random key is mixed with, before the iteration or element.
     key_path: tuple[int, ...] = ()
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from penstock.ir.graph import (
+    BODY,
     Block,
     Call,
     Compute,
@@ -117,7 +118,8 @@ class _Printer:
             case Primitive(name=name):
                 return f"{word_of(name)}({inputs}){_options(node.operation)}"
             case Key(path=path):
-                return f"random_key path {'.'.join(map(str, path))}"
+                names = ("body" if salt == BODY else str(salt) for salt in path)
+                return f"random_key path {'.'.join(names)}"
             case operation:
                 return f"{word_of(type(operation).__name__)}({inputs})"
 

@@ -76,7 +76,7 @@ class _Printer:
             case Call(function=name):
                 return f"call {name}({self._names(node.inputs)})"
             case RandomKey(site=site):
-                return f"random_key site {site}"
+                return f"random_key site {'.'.join(map(str, site))}"
             case operation:
                 name = word_of(type(operation).__name__)
                 return f"{name}({self._names(node.inputs)}){_options(operation)}"

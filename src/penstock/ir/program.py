@@ -165,13 +165,10 @@ class ArraySize:
 class RandomKey:
     """() -> the int64 key of one random operation.
 
-    It is a mix of seed, instance, call path, iterations and `site`.
-
-    `site` counts random operations and scopes inside the scope (function, branch, loop body) that
-    draws.
+    It is a mix of seed, instance, call path, iterations and `site`, which is that of the node.
     """
 
-    site: int
+    site: tuple[int, ...]
 
 
 Operation: TypeAlias = (
@@ -203,9 +200,10 @@ class Node:
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     source: Source | None = None
-    #: Counts nodes that open a scope for random keys (calls, branches, loops, for-each) and random
-    #: operations.
-    site: int = 0
+    #: The place in its body, for random keys: (site, branch) of each branch around it that was
+    #: decided while tracing, then its number among the random operations and the nodes that open
+    #: a scope (calls, branches, loops, for-each) there; empty for all other nodes.
+    site: tuple[int, ...] = ()
     device: str | None = None
 
     @property

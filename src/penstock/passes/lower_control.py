@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.ir.graph import Call, Enter, Fork, Home, Merge, Switch, Wire
+from penstock.ir.graph import BODY, Call, Enter, Fork, Home, Merge, Switch, Wire
 from penstock.ir.program import Branch, ForEach, Loop, Node, Value
 from penstock.ir.program import Call as ProgramCall
 from penstock.passes.draft import Arm, Draft
@@ -20,7 +20,7 @@ def lower_branch(lowering: Lowering, node: Node, arm: Arm) -> None:
     branch, wires = node.operation, lowering.wires
     assert isinstance(branch, Branch)
     index = wires.get_host_wire(node.inputs[0], arm)
-    arms = [arm.open((node.site, number)) for number in range(len(branch.bodies))]
+    arms = [arm.open((*node.site, number)) for number in range(len(branch.bodies))]
     numbers = tuple(inner.number for inner in arms)
     arm.add(Switch(numbers, branch.is_cond), (index,), (), node.source)
     for body, inner in zip(branch.bodies, arms, strict=True):
@@ -60,7 +60,7 @@ def _lower_iteration(lowering: Lowering, loop: Loop, node: Node, inner: Draft) -
     trunk = inner.trunk
     lowering.lower_body(loop.condition, trunk)
     index = lowering.wires.get_host_wire(loop.condition.outputs[0], trunk)
-    exit_arm, body_arm = trunk.open((0,)), trunk.open((1,))
+    exit_arm, body_arm = trunk.open(()), trunk.open((BODY,))
     switch = Switch((exit_arm.number, body_arm.number), is_cond=True)
     trunk.add(switch, (index,), (), node.source)
     lowering.lower_body(loop.body, body_arm)
@@ -92,6 +92,7 @@ def lower_for_each(lowering: Lowering, node: Node, arm: Arm) -> None:
     each, wires = node.operation, lowering.wires
     assert isinstance(each, ForEach)
     inner = lowering.new_inner("each", node, arm)
+    inner.paths[0] = (BODY,)
     elements = _define_inputs(lowering, each.body.inputs, inner)
     lowering.lower_body(each.body, inner.trunk)
     outputs: list[Wire] = []
@@ -123,7 +124,7 @@ def lower_call(lowering: Lowering, node: Node, arm: Arm) -> None:
         for home in result_homes(lowering, value)
     ]
     site = lowering.flow.sites[name].index(node)
-    arm.add(Call(callee.index, site, (*arm.path, node.site)), arguments, outputs, node.source)
+    arm.add(Call(callee.index, site, (*arm.path, *node.site)), arguments, outputs, node.source)
 
 
 def _parameter_homes(lowering: Lowering, value: Value, callee: Draft) -> list[Home]:

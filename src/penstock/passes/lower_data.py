@@ -71,7 +71,7 @@ def lower_key(lowering: Lowering, node: Node, arm: Arm) -> None:
     """The key of a random operation."""
     assert isinstance(node.operation, RandomKey)
     outputs = lowering.wires.define(node.outputs[0], arm)
-    arm.add(Key((*arm.path, node.operation.site)), (), outputs, node.source)
+    arm.add(Key((*arm.path, *node.operation.site)), (), outputs, node.source)
 
 
 def lower_new_array(lowering: Lowering, node: Node, arm: Arm) -> None:

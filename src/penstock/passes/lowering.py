@@ -46,7 +46,7 @@ class Lowering:
     def new_inner(self, kind: str, node: Node, arm: Arm) -> Draft:
         """The context of a loop or for-each in an arm."""
         outer = arm.draft
-        path = (*arm.path, node.site)
+        path = (*arm.path, *node.site)
         name = f"{outer.name}.{kind}"
         draft = Draft(len(self.drafts), kind, name, outer.index, node.source, path)
         self.drafts.append(draft)

@@ -33,7 +33,7 @@ from penstock.plan.schedule import (
 from penstock.plan.slots import SequenceTable, SlotSpace, ranges
 
 if TYPE_CHECKING:
-    from penstock.plan.link import LinkedNode
+    from penstock.plan.linked import LinkedNode
     from penstock.plan.machine import Machine
 
 

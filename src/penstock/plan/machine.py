@@ -19,12 +19,14 @@ from penstock.ir.types import ArrayType, TensorType
 from penstock.plan.arrays import ArrayTable
 from penstock.plan.boxes import BoxTable
 from penstock.plan.faults import HostOperationError, PlanningError, RowFault
+from penstock.plan.forks import fire_join
 from penstock.plan.host_code import Tables, failing_step
 from penstock.plan.host_kernels import quiet
 from penstock.plan.launches import LaunchPlan
 from penstock.plan.limits import Limits
-from penstock.plan.link import Arm, Group, Linked, LinkedContext, LinkedNode
-from penstock.plan.primitives import FIRE, RUNNING, fire_join, resume_iterations
+from penstock.plan.linked import Arm, Group, Linked, LinkedContext, LinkedNode
+from penstock.plan.loops import RUNNING, resume_iterations
+from penstock.plan.primitives import FIRE
 from penstock.plan.random_keys import mix
 from penstock.plan.rows import Rows
 from penstock.plan.schedule import Array, Instruction, Integers, Kind, Read, concatenate, pick
@@ -49,13 +51,23 @@ class Machine:
     """One run of the planner over one batch of instances."""
 
     def __init__(
-        self, linked: Linked, limits: Limits, shapes: ShapeOracle, count: int, seed: int = 0
+        self,
+        linked: Linked,
+        limits: Limits,
+        shapes: ShapeOracle,
+        count: int,
+        seed: int = 0,
+        numbers: Sequence[int] | None = None,
     ) -> None:
         self.linked = linked
         self.count = count
         self.limits = limits
         self.shapes = shapes
         self.seed = seed
+        #: For each instance its number in the map, for random keys.
+        self.numbers = range(count) if numbers is None else numbers
+        #: Whether any random key has been made.
+        self.has_drawn = False
         self.spaces: list[SlotSpace] = []
         self.space_of: dict[Kind, SlotSpace] = {}
         self.array_tables: dict[int, ArrayTable] = {}
@@ -164,7 +176,7 @@ class Machine:
             dtype = "int64" if wire.home is Home.SLOT else wire.type.dtype  # type: ignore[union-attr]
             self.result_slots[position] = np.zeros(count, dtype)
         instances = np.arange(count)
-        key = mix(self.seed, instances) if self.linked.graph.has_random else 0
+        key = mix(self.seed, np.array(self.numbers)) if self.linked.graph.has_random else 0
         rows = self.create(0, instances, 0, instances, key=key)
         self.settle(0, rows)
 

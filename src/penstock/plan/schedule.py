@@ -83,10 +83,10 @@ class Store(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """Copy values to consecutive slots of the same arena."""
+    """Copy values to other slots; several values make up one of the target, in another arena."""
 
     source: Span | Picks
-    target: Span
+    target: Span | Picks
 
 
 class Read(NamedTuple):

@@ -22,7 +22,8 @@ from penstock.ir.types import TensorType
 from penstock.passes.pipeline import program_to_graph
 from penstock.passes.rank import rank_nodes
 from penstock.plan.limits import DEPTH, current_limits
-from penstock.plan.link import LinkedNode, link
+from penstock.plan.link import link
+from penstock.plan.linked import LinkedNode
 from penstock.plan.machine import Machine, Steps
 from penstock.plan.schedule import (
     Array,
@@ -45,6 +46,7 @@ from penstock.run.inputs import load_inputs
 from penstock.run.nans import check_launch
 from penstock.run.outputs import OutputColumn, collect_outputs
 from penstock.run.recording import CallRecorder, recorded_call
+from penstock.run.seeds import Seed
 
 #: Instructions planned ahead of the runner, at most.
 WINDOW = 512
@@ -78,10 +80,11 @@ class Executable:
         captures: Sequence[torch.Tensor],
         count: int,
         numbers: Numbers = None,
+        seed: Seed | None = None,
     ) -> list[OutputColumn]:
-        """The outputs for `count` instances, which errors name by their `numbers`."""
+        """The outputs for `count` instances; errors and random keys go by their `numbers`."""
         with torch.no_grad(), user_errors(numbers), recorded_call(self.graph, count) as recorder:
-            run = Run(self, captures, count, numbers, recorder=recorder)
+            run = Run(self, captures, count, numbers, seed, recorder=recorder)
             run.carry_out(columns)
             return collect_outputs(run.machine, run.arenas, self.linked.contexts[0].context)
 
@@ -97,7 +100,8 @@ class Executable:
         """
         with torch.no_grad(), user_errors(numbers):
             is_dry = not any(node.kind == "read" for node in self._nodes())
-            run = Run(self, captures, count, numbers, is_dry=is_dry, keeps_schedule=True)
+            seed = Seed(advances=False)
+            run = Run(self, captures, count, numbers, seed, is_dry=is_dry, keeps_schedule=True)
             run.carry_out(columns)
             return run.schedule
 
@@ -119,6 +123,7 @@ class Run:
         captures: Sequence[torch.Tensor],
         count: int,
         numbers: Numbers = None,
+        seed: Seed | None = None,
         *,
         is_dry: bool = False,
         keeps_schedule: bool = False,
@@ -134,18 +139,23 @@ class Run:
         self.keeps_schedule = keeps_schedule
         #: None where no profile is active.
         self.recorder = recorder
-        seed = int(torch.randint(2**63 - 1, ()).item()) if executable.graph.has_random else 0
+        self.seed = seed or Seed()
+        number = self.seed.number if executable.graph.has_random else 0
         limits = current_limits().with_depth(executable.max_depth)
-        self.machine = Machine(executable.linked, limits, executable, count, seed)
+        self.machine = Machine(executable.linked, limits, executable, count, number, numbers)
         self.arenas: list[Arena] = []
         self.uniform_nodes = {u.wire.number: u for u in executable.graph.uniforms}
         self.uniforms: dict[int, torch.Tensor] = {}
         self.schedule = Schedule(blocks=tuple(block.name for block in executable.blocks))
 
     def carry_out(self, columns: Columns) -> None:
-        """Plan and run until nothing is left. Batched code has the casts of autocast written out."""
-        with autocast_as(OFF):
-            self._carry_out_all(columns)
+        """Plan and run until nothing is left; batched code has casts of autocast written out."""
+        try:
+            with autocast_as(OFF):
+                self._carry_out_all(columns)
+        finally:
+            if self.machine.has_drawn:
+                self.seed.take()
 
     def _carry_out_all(self, columns: Columns) -> None:
         load_inputs(self, columns, self.machine.count)
@@ -209,7 +219,8 @@ class Run:
 
     def _copy(self, item: Copy) -> None:
         arena = self.arena(item.target.arena)
-        arena.write(item.target, arena.gather(item.source))
+        values = self.arena(item.source.arena).gather(item.source)
+        arena.write(item.target, values.reshape(-1, *arena.kind.shape))
 
     def _read(self, read: Read) -> list[Array]:
         gathered = [self.arena(source.arena).gather(source) for source in read.sources]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ import torch
 from penstock.calls.replay import call
 from penstock.capture.worlds import dtype_called
 from penstock.errors import IndexRangeError, PredicateError
+from penstock.ir.graph import BODY
 from penstock.ir.program import (
     ArrayNew,
     ArrayRead,
@@ -39,6 +41,7 @@ from penstock.ir.program import (
     Value,
 )
 from penstock.ir.types import ArrayType, TensorType
+from penstock.plan.random_keys import as_keys, as_signed, mix
 
 Environment = dict[Value, Any]
 
@@ -50,7 +53,7 @@ def interpret(
     seed: int = 0,
 ) -> list[Any]:
     """The outputs of the program's entry for one instance."""
-    return _Interpreter(program, captures).run(program.entry.body, inputs, {}, (seed,))
+    return _Interpreter(program, captures).run(program.entry.body, inputs, {}, (seed, 0))
 
 
 class _Interpreter:
@@ -72,14 +75,14 @@ class _Interpreter:
     def _node(
         self, node: Node, values: list[Any], environment: Environment, path: tuple[int, ...]
     ) -> Sequence[Any]:
-        path = (*path, node.site)
+        path = (*path, *node.site)
         match node.operation:
             case TorchCall() as operation:
                 return call(operation, values)
             case Captured(index=index):
                 return [self._captures[index]]
-            case RandomKey(site=site):
-                return [torch.tensor(_mixed((*path[:-1], site)))]
+            case RandomKey():
+                return [torch.tensor(_mixed(path))]
             case Branch(bodies=bodies, is_cond=is_cond):
                 number = _truth(values[0]) if is_cond else _branch_number(values[0], len(bodies))
                 return self.run(bodies[number], (), environment, (*path, number))
@@ -103,7 +106,7 @@ class _Interpreter:
             inner = (*path, iteration)
             if not _truth(self.run(loop.condition, values, environment, inner)[0]):
                 break
-            values = self.run(loop.body, values, environment, inner)
+            values = self.run(loop.body, values, environment, (*inner, BODY))
             iteration += 1
         return values
 
@@ -111,7 +114,7 @@ class _Interpreter:
         self, body: Body, values: list[Any], environment: Environment, path: tuple[int, ...]
     ) -> list[Any]:
         rows = [
-            self.run(body, elements, environment, (*path, number))
+            self.run(body, elements, environment, (*path, number, BODY))
             for number, elements in enumerate(zip(*values, strict=True))
         ]
         if not rows:
@@ -178,10 +181,8 @@ def _write(
 
 
 def _mixed(path: tuple[int, ...]) -> int:
-    key = 0
-    for part in path:
-        key = (key * 6364136223846793005 + part + 1442695040888963407) % (1 << 63)
-    return key
+    seed, *salts = path
+    return int(as_signed(reduce(mix, salts, as_keys(seed))))
 
 
 _TYPED: dict[type, Callable[..., Any]] = {Constant: _constant, ArrayStack: _stack}

@@ -226,7 +226,7 @@ def below(key: int, *salts: int) -> int:
     return key
 
 
-def test_s69_a_call_draws_one_seed(watch: Watch):
+def test_s69_a_call_has_one_seed(watch: Watch):
     torch.manual_seed(0)
     noisy.map(torch.ones(3, 2), [1, 2, 3])
     after = torch.rand(())
@@ -239,14 +239,31 @@ def test_s69_a_call_draws_one_seed(watch: Watch):
     def plain(x):
         return x.sin()
 
-    torch.manual_seed(0)
-    plain(torch.ones(2))
-    assert int(torch.randint(2**63 - 1, ())) == seed
+    for run in (
+        lambda: plain(torch.ones(2)),
+        lambda: noisy(torch.ones(2), 0),
+        lambda: noisy.schedule(torch.ones(2, 2), [1, 2]),
+    ):
+        torch.manual_seed(0)
+        run()
+        assert int(torch.randint(2**63 - 1, ())) == seed
 
 
 def test_s70_the_key_of_an_entry_row(watch: Watch):
     walk.map(torch.ones(3, 2), [1, 2, 3])
     assert keys_of(watch, "walk") == [below(watch.machine.seed, k) for k in range(3)]
+    walk(torch.ones(2), 1)
+    assert keys_of(watch, "walk") == [below(watch.machine.seed, 0)]
+
+    @ps.function
+    def spread(x):
+        return torch.rand_like(x).softmax(0)
+
+    torch.manual_seed(0)
+    spread.map([torch.ones(2, 2), torch.ones(2), torch.ones(2, 2), torch.ones(2)])
+    torch.manual_seed(0)
+    seed = int(torch.randint(2**63 - 1, ()))
+    assert keys_of(watch, "spread") == [below(seed, k) for k in (1, 3)]  # the group that ran last
 
 
 def test_s71_the_key_of_a_callee(watch: Watch):
@@ -256,7 +273,7 @@ def test_s71_the_key_of_a_callee(watch: Watch):
     recursive = next(
         n.operation for n in watch.graph.contexts[1].nodes if type(n.operation).__name__ == "Call"
     )
-    assert outer == below(main, 0)
+    assert outer == main
     assert middle == below(outer, *recursive.path)
     assert inner == below(middle, *recursive.path)
     assert len(recursive.path) == 3  # the branch's site, its arm, the call's site
@@ -291,8 +308,18 @@ def test_s73_the_key_of_a_random_operation(watch: Watch):
     for name, values in taken.items():
         node = next(n for n in watch.nodes(Key) if n.arm == by_block[name])
         row = rows[0] if "uniform" in name else rows[1]
+        assert node.operation.path == (-1, 0, node.arm - 3, 0)
         expected = np.array([below(row, *node.operation.path)], np.uint64).view(np.int64)
         assert values == expected.tolist()
+
+    @ps.function
+    def decided(x, flag):
+        torch.rand(1)
+        return ps.cond(flag, lambda: x, lambda: x + torch.rand(2))
+
+    decided(torch.ones(2), ps.static(False))
+    (key,) = watch.nodes(Key)
+    assert key.operation.path == (1, 0, 0)
 
 
 def test_s74_draws_do_not_depend_on_batching():
@@ -305,4 +332,6 @@ def test_s74_draws_do_not_depend_on_batching():
     everything = run(5)
     assert torch.equal(run(3), everything[:3])
     assert torch.equal(run(5, live_rows=2, admitted_rows=1), everything)
+    with ps.set_eager(True):
+        torch.testing.assert_close(run(5), everything)
     assert len(torch.unique(everything)) == everything.numel()

@@ -161,3 +161,24 @@ def unstacked_permutation(make: Maker) -> Case:
 
     shapes = [(3,), (0,), (4, 2), (1,), (4, 2), (2, 0), (6,)]
     return Case(plain, traced, [instance(*shape) for shape in shapes])
+
+
+@table_program(torch.float64)
+def stacked_sequences(make: Maker) -> Case:
+    """An array of whole sequences, stacked: both dimensions differ from instance to instance."""
+
+    def plain(x: Tensor, n: int) -> Tensor:
+        rows = [x * (i + 1) for i in range(n + 1)]
+        return torch.stack(rows) * x[n]
+
+    @ps.function
+    def traced(x: Tensor, n: Any) -> Tensor:
+        def body(i: Any, array: Any) -> tuple[Any, Any]:
+            return i + 1, array.write(i, x * (i + 1))
+
+        empty = ps.TensorArray(n + 1, like=x)
+        _, array = ps.while_loop(lambda i, _: i <= n, body, (0, empty))
+        return array.stack() * x[n]
+
+    sizes = ((3, 1), (4, 0), (2, 1), (3, 2), (6, 4), (3, 1))
+    return Case(plain, traced, [(make.normal(size), n) for size, n in sizes])

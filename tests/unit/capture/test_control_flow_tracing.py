@@ -312,4 +312,4 @@ def test_random_sites_are_numbered_within_their_scope() -> None:
     keys = [
         n.site for n in entry.program.entry.body.walk() if type(n.operation).__name__ == "RandomKey"
     ]
-    assert keys == [0, 0, 0, 1, 2]
+    assert keys == [(0,), (0,), (0,), (1,), (2,)]

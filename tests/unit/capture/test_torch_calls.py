@@ -150,7 +150,7 @@ def test_dropout_in_training_draws_from_a_key() -> None:
     entry = entry_of(lambda x: F.dropout(F.dropout(x, 0.5), 0.5), x34)
     assert operations(entry) == ["RandomKey", "penstock.random.dropout"] * 2
     sites = [node.site for node in entry.program.entry.body.nodes[::2]]
-    assert sites == [0, 1]
+    assert sites == [(0,), (1,)]
 
 
 attention_with_dropout = nn.MultiheadAttention(4, 2, dropout=0.5)

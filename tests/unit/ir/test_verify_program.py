@@ -63,7 +63,10 @@ BROKEN = {
     "a capture is one of the program's": program((), [Node(Captured(1), (), (v,))], (v,)),
     "what draws random keys in a body has a site of its own": program(
         (),
-        [Node(RandomKey(0), (), (i,)), Node(RandomKey(0), (), (Value(9, INTEGER),))],
+        [
+            Node(RandomKey((0,)), (), (i,), site=(0,)),
+            Node(RandomKey((0,)), (), (Value(9, INTEGER),), site=(0,)),
+        ],
         (i,),
     ),
 }

@@ -52,9 +52,7 @@ def test_what_an_earlier_node_reads_does_not_sink():
     @ps.function
     def shared(x, n):
         early = torch.sin(x)
-        steps = ps.while_loop(
-            lambda i, y: i < n, lambda i, y: (i + 1, torch.exp(y)), (0, early)
-        )[1]
+        steps = ps.while_loop(lambda i, y: i < n, lambda i, y: (i + 1, torch.exp(y)), (0, early))[1]
         return early + steps
 
     found = [calls_of(block) for block in blocks_of(shared.graph(torch.ones(2), 3))]

@@ -127,6 +127,7 @@ def _tracing_state(mode: FakeTensorMode) -> Iterator[None]:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(_use_lazy_graph_module(True))
         stack.enter_context(_without_recurrent_kernels())
+        stack.enter_context(_without_saved_tensor_hooks())
         stack.enter_context(mode)
         yield
 
@@ -142,3 +143,17 @@ def _without_recurrent_kernels() -> Iterator[None]:
     finally:
         torch._C._set_mkldnn_enabled(mkldnn)
         torch._C._set_cudnn_enabled(cudnn)
+
+
+@contextmanager
+def _without_saved_tensor_hooks() -> Iterator[None]:
+    """Hooks on saved tensors belong to the caller's tensors; torch.func refuses to run under them."""
+    hooks = []
+    while (top := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:
+        hooks.append(top)
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(hooks):
+            torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)

@@ -1,0 +1,98 @@
+"""Looks inside runs while they are under way, and at what they leave for backward.
+
+The only benchmark code that knows the insides of the library; a change there is followed here.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from penstock.autodiff.tape import Page
+from penstock.plan.schedule import Instruction, Launch
+from penstock.run.engine import Run
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """What a run holds at one moment."""
+
+    #: Launches of the block that was launched most: the iterations of the one loop in a program.
+    iterations: int
+    #: Rows of the planner in use, and rows it has room for.
+    live_rows: int
+    row_capacity: int
+    #: Slots of all arenas, free ones included.
+    slots: int
+    #: Of the whole process.
+    resident_bytes: int
+
+
+@contextmanager
+def watched(look: Callable[[Occupancy], None]) -> Iterator[None]:
+    """`look` is called whenever a run inside has carried out a window of instructions."""
+    carry_out = Run._carry_out
+    launches: Counter[int] = Counter()
+
+    def carry_out_and_look(run: Run, window: list[Instruction]) -> Any:
+        answer = carry_out(run, window)
+        launches.update(item.block for item in window if isinstance(item, Launch))
+        look(_occupancy(run, max(launches.values(), default=0)))
+        return answer
+
+    with patch.object(Run, "_carry_out", carry_out_and_look):
+        yield
+
+
+def _occupancy(run: Run, iterations: int) -> Occupancy:
+    machine = run.machine
+    return Occupancy(
+        iterations=iterations,
+        live_rows=machine.live_rows,
+        row_capacity=sum(rows.capacity for rows in machine.rows),
+        slots=sum(space.end for space in machine.spaces),
+        resident_bytes=resident_bytes(),
+    )
+
+
+def resident_bytes() -> int:
+    """The process's memory now; its peak where the system does not tell more."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return pages * resource.getpagesize()
+
+
+def taped_tensors(output: Tensor) -> list[Tensor]:
+    """What the calls behind an output have saved for their backward halves."""
+    made = [node.made for node in _graph_nodes(output) if hasattr(node, "made")]
+    entries = [entry for call in made for entry in call.run.tape.entries]
+    return [saved for entry in entries if isinstance(entry, Page) for saved in entry.saved]
+
+
+def _graph_nodes(output: Tensor) -> Iterator[Any]:
+    """The nodes of the autograd graph, each once."""
+    seen, work = set(), [output.grad_fn]
+    while work:
+        node = work.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            work.extend(above for above, _ in node.next_functions)
+
+
+def storage_bytes(tensors: Iterable[Tensor], *, without: Iterable[Tensor]) -> int:
+    """The memory behind tensors, shared memory counted once, that of `without` not at all."""
+    known = {tensor.untyped_storage().data_ptr() for tensor in without}
+    storages = {each.data_ptr(): each for each in map(torch.Tensor.untyped_storage, tensors)}
+    return sum(each.nbytes() for place, each in storages.items() if place not in known)

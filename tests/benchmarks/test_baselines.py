@@ -1,0 +1,59 @@
+"""The LSTM and the branching layers compute the same by hand, one by one and as programs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.baselines import branching, lstm, tree_lstm
+from benchmarks.baselines.levels import levels_of
+from benchmarks.baselines.training import Forward, loss_and_gradients
+from benchmarks.programs.branching import branching_program
+from benchmarks.programs.lstm import lstm_program
+from penstock.data import random_binary_trees
+
+
+def assert_all_agree(model: torch.nn.Module, ways: list[Forward], width: int) -> None:
+    weights = torch.randn(width)
+    first, *others = [loss_and_gradients(model, way, weights) for way in ways]
+    for other in others:
+        torch.testing.assert_close(other, first)
+
+
+def test_all_ways_to_run_the_lstm_agree() -> None:
+    torch.manual_seed(0)
+    model = lstm.LSTM(3, 4)
+    sequences = lstm.random_sequences(6, (1, 9), 3, seed=0)
+    program = lstm_program(model)
+    ways: list[Forward] = [
+        lambda: lstm.per_sample(model, sequences),
+        lambda: lstm.shrinking(model, sequences),
+        lambda: program.map(sequences, out="stack"),
+    ]
+    assert_all_agree(model, ways, 4)
+
+
+def test_all_ways_to_run_the_branching_layers_agree() -> None:
+    torch.manual_seed(0)
+    model = branching.BranchingLayers(depth=3, width=4)
+    rows = torch.randn(9, 4)
+    program = branching_program(model)
+    ways: list[Forward] = [
+        lambda: branching.per_sample(model, rows),
+        lambda: branching.grouped(model, rows),
+        lambda: program.map(rows, out="stack"),
+    ]
+    assert_all_agree(model, ways, 4)
+
+
+def test_the_compiled_twin_has_the_weights_of_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, dynamic: function)
+    model = tree_lstm.TreeLSTM(vocabulary=20, embedding=3, hidden=4)
+    twin = tree_lstm.TreeLSTM.compiled(model)
+    assert all(map(torch.Tensor.is_set_to, twin.parameters(), model.parameters()))
+    levels = levels_of(random_binary_trees(2, vocabulary=20, seed=0))
+    with torch.no_grad():
+        model.cell_gates.weight.mul_(2)
+        expected = tree_lstm.by_level(model, levels)
+        torch.testing.assert_close(tree_lstm.by_level(twin, levels), expected)
+    assert "cell" not in vars(model)

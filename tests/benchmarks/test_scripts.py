@@ -1,0 +1,58 @@
+"""Every benchmark script runs, at a tiny size, and records what it measured."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import benchmarks
+from benchmarks.__main__ import FULL, QUICK
+
+TINY = {
+    "plan": "--trees 1 3",
+    "tree_inference": "--hidden 4 --batches 2",
+    "tree_training": "--hidden 4 --batches 2",
+    "tree_gpu": "--hidden 4 --batches 2",
+    "gradient_overhead": "--batch 4 --hidden 4",
+    "memory": "--lengths 20 --batch 3 --hidden 4 --indexed-lengths 3 6 --width 2",
+    "long_loop": "--iterations 40 --timed-iterations 5 --instances 3 --width 2",
+}
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_every_script_is_known() -> None:
+    folder = Path(benchmarks.__file__).parent
+    scripts = {path.stem for path in folder.glob("*.py") if "def main(" in path.read_text()}
+    scripts.remove("__main__")
+    assert scripts == TINY.keys() == QUICK.keys() == FULL.keys()
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_script_prints_its_claim_and_records_what_it_measured(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = ["--record", str(tmp_path / "results.md"), "--json", str(tmp_path / "results.json")]
+    script = importlib.import_module(f"benchmarks.{name}")
+    script.main([*TINY[name].split(), "--rounds", "1", *places])
+    claim = script.__doc__.splitlines()[0]
+    printed = capsys.readouterr().out
+    assert printed.startswith(claim)
+    if "left out" in printed:
+        pytest.skip(printed.splitlines()[-1])
+    recorded = (tmp_path / "results.md").read_text()
+    assert f"## {name} (" in recorded
+    assert claim in recorded
+    assert "| penstock |" in recorded or name == "plan"
+    assert str(tmp_path) not in recorded
+    assert json.loads((tmp_path / "results.json").read_text())["results"]

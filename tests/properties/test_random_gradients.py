@@ -1,0 +1,63 @@
+"""Gradients of random programs equal those of plain Python, and are None in the same places."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, reject, settings
+
+from penstock.testing.expressions import WEIGHT
+from penstock.testing.plain import UnsuitableError
+from tests.properties.test_random_programs import case_of, programs_with_instances
+from tests.semantics.agreement import ask_for_gradients, assert_agree, gradients
+from tests.semantics.table import Case
+from tests.semantics.ways import WAYS
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _trained_weight():
+    """The matrix in the programs asks for a gradient."""
+    WEIGHT.requires_grad_()
+    yield
+    WEIGHT.requires_grad_(False)
+
+
+def with_gradients(case: Case) -> Case:
+    """The case with inputs of its own that ask for gradients."""
+    rows = [
+        tuple(leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in row)
+        for row in case.instances
+    ]
+    asking = Case(case.plain, case.traced, rows, {"weight": WEIGHT})
+    ask_for_gradients(asking)
+    return asking
+
+
+def plain_gradients(case):
+    try:
+        outputs = WAYS["plain"](case)
+    except UnsuitableError:
+        reject()
+    leaves = [leaf for row in outputs for leaf in (row if isinstance(row, tuple) else (row,))]
+    if not any(leaf.requires_grad for leaf in leaves):
+        reject()
+    return gradients(case, outputs)
+
+
+#: Differentiated blocks take long to build: fewer examples than elsewhere, unless many are asked for.
+FEW = 8 if settings().max_examples < 100 else settings().max_examples
+
+
+@pytest.mark.parametrize("way", ["map", "map_tiny_lookahead"])
+@settings(report_multiple_bugs=False, max_examples=FEW)
+@given(drawn=programs_with_instances())
+def test_gradients_of_random_programs_agree_with_plain_python(way, drawn):
+    case = with_gradients(case_of(*drawn))
+    expected = plain_gradients(case)
+    actual = gradients(case, WAYS[way](case))
+    for path, grad in expected.items():
+        if grad is None:
+            assert actual[path] is None, path
+        else:
+            assert actual[path] is not None, path
+            assert_agree(actual[path], grad, path)
