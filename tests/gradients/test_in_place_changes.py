@@ -1,4 +1,4 @@
-"""Tensors changed in place between forward and backward: torch's error exactly where torch raises it."""
+"""Tensors changed in place between forward and backward: torch's error where torch raises it."""
 
 import pytest
 import torch

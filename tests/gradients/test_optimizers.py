@@ -20,7 +20,9 @@ class Counter(nn.Module):
 
     @ps.function
     def forward(self, tokens):
-        step = lambda h, token: (self.cell(self.embedding(token), h), token)
+        def step(h, token):
+            return self.cell(self.embedding(token), h), token
+
         last, _ = ps.scan(step, torch.zeros(3), tokens)
         return self.out(last).squeeze(-1)
 

@@ -1,4 +1,4 @@
-"""Code that handles gradients itself inside a program is refused with the way out, never ignored."""
+"""Code that handles gradients itself inside a program is refused with the way out."""
 
 import pytest
 import torch

@@ -116,3 +116,23 @@ def test_a_program_may_turn_autocast_on():
     rows = f.map(x)
     torch.testing.assert_close(rows, eager)
     assert_close(gradients(rows, (layer.weight,)), gradients(eager, (layer.weight,)))
+
+
+def test_weights_are_cast_once_per_call():
+    layer, x = model()
+
+    @ps.function
+    def f(x, n):
+        def step(k, h):
+            return k + 1, torch.tanh(layer(h)).float()
+
+        return ps.while_loop(lambda k, h: k < n, step, (0, x))[1]
+
+    with low():
+        graph = f.graph(x[0], 3)
+        rows = f.map(x, [3] * 5)
+        with ps.set_eager(True):
+            eager = f.map(x, [3] * 5)
+    casts = [uniform for uniform in graph.uniforms if uniform.inputs]
+    assert [uniform.node.operation.name for uniform in casts] == ["torch.Tensor.to"] * 2
+    assert_close(gradients(rows, (x, layer.weight)), gradients(eager, (x, layer.weight)))

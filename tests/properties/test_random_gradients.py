@@ -39,13 +39,11 @@ def plain_gradients(case):
     except UnsuitableError:
         reject()
     leaves = [leaf for row in outputs for leaf in (row if isinstance(row, tuple) else (row,))]
-    if not any(leaf.requires_grad for leaf in leaves):
-        reject()
-    return gradients(case, outputs)
+    return gradients(case, outputs) if any(leaf.requires_grad for leaf in leaves) else None
 
 
-#: Differentiated blocks take long to build: fewer examples than elsewhere, unless many are asked for.
-FEW = 8 if settings().max_examples < 100 else settings().max_examples
+#: Differentiated blocks take long to build: few examples, unless many are asked for.
+FEW = 24 if settings().max_examples < 100 else settings().max_examples
 
 
 @pytest.mark.parametrize("way", ["map", "map_tiny_lookahead"])
@@ -54,6 +52,8 @@ FEW = 8 if settings().max_examples < 100 else settings().max_examples
 def test_gradients_of_random_programs_agree_with_plain_python(way, drawn):
     case = with_gradients(case_of(*drawn))
     expected = plain_gradients(case)
+    if expected is None:
+        return
     actual = gradients(case, WAYS[way](case))
     for path, grad in expected.items():
         if grad is None:

@@ -93,6 +93,9 @@ class Function:
         if count == 0:
             return []
         batch = self._bind_columns(columns, shared, count)
+        joined = self._run_joined(batch) if out == "stack" else None
+        if joined is not None:
+            return joined
         results = self._run_batch(batch)
         if out == "list":
             return [entry.traced.rebuild(tensors) for entry, tensors in results]
@@ -186,17 +189,40 @@ class Function:
     def _run(
         self, entry: Entry, batch: Batch, seed: Seed
     ) -> list[tuple[Entry, list[torch.Tensor]]]:
+        rows = self._run_columns(entry, batch, seed)
+        return [(entry, [row[number] for row in rows]) for number in range(batch.count)]
+
+    def _run_joined(self, batch: Batch) -> Any:
+        """The stacked outputs, where one known program with outputs of one shape runs them all."""
+        if len(list(split_instances(batch, _fixed_sizes))) != 1:
+            return None
+        guards = self._guards()
+        if self._traces.pinned(batch, guards):
+            return None
+        entry = self._traces.known(batch, guards)
+        if entry is None or not entry.has_one_shape:
+            return None
+        return entry.traced.rebuild(self._run_columns(entry, batch, Seed(), is_joined=True))
+
+    def _run_columns(
+        self, entry: Entry, batch: Batch, seed: Seed, *, is_joined: bool = False
+    ) -> list[Any]:
+        """Each output of the program: a list of rows, or one tensor of all rows."""
         values = [column.values for column in batch.inputs]
         captures = _captures(entry, batch)
         executable = self._executable(entry)
         if asks_for_gradients(values, captures):
-            rows = run_with_gradients(
-                executable, values, captures, batch.count, batch.numbers, seed
+            return run_with_gradients(
+                executable,
+                values,
+                captures,
+                batch.count,
+                batch.numbers,
+                seed,
+                is_joined=is_joined,
             )
-        else:
-            columns = executable.run(values, captures, batch.count, batch.numbers, seed)
-            rows = [column.rows() for column in columns]
-        return [(entry, [row[number] for row in rows]) for number in range(batch.count)]
+        columns = executable.run(values, captures, batch.count, batch.numbers, seed)
+        return [column.stacked() if is_joined else column.rows() for column in columns]
 
     def _executable(self, entry: Entry) -> Any:
         if entry.executable is None:

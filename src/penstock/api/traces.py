@@ -55,6 +55,12 @@ class Entry:
         """The program itself."""
         return self.traced.program
 
+    @property
+    def has_one_shape(self) -> bool:
+        """Whether every output has the same shape for all instances, by its type."""
+        kinds = [value.type for value in self.program.entry.body.outputs]
+        return all(isinstance(kind, TensorType) and not kind.is_dynamic for kind in kinds)
+
 
 @dataclass(slots=True)
 class _Memory:
@@ -83,14 +89,22 @@ class Traces:
     def __reduce__(self) -> tuple[type[Traces], tuple[()]]:
         return Traces, ()
 
-    def find(self, callee: Callee, batch: Batch, guards: dict[str, Hashable]) -> Entry:
-        """The program for these arguments."""
+    def known(self, batch: Batch, guards: dict[str, Hashable]) -> Entry | None:
+        """The program for these arguments, if there is one already."""
         facts = _facts(batch, guards)
         for entry in self._entries:
             if entry.facts == facts and _fits(entry, batch):
                 self.hits += 1
                 count_trace(is_hit=True)
                 return entry
+        return None
+
+    def find(self, callee: Callee, batch: Batch, guards: dict[str, Hashable]) -> Entry:
+        """The program for these arguments."""
+        entry = self.known(batch, guards)
+        if entry is not None:
+            return entry
+        facts = _facts(batch, guards)
         self.misses += 1
         count_trace(is_hit=False)
         return self._trace(callee, batch, facts)

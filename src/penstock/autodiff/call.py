@@ -7,7 +7,7 @@ holds no values of its own: pages do, and inputs and captures belong to the call
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from penstock.passes.differentiable import find_differentiable
 from penstock.plan.boxes import BoxTable
 from penstock.plan.machine import Machine
 from penstock.plan.schedule import Integers
-from penstock.plan.slots import SequenceTable, ranges
+from penstock.plan.slots import SequenceTable, SlotSpace, ranges
 from penstock.run.engine import Columns, Executable
 from penstock.run.faults import Numbers
 from penstock.run.recording import CallRecorder
@@ -52,8 +52,12 @@ class DifferentiableCall:
     recorder: CallRecorder | None = None
     #: None until the forward run.
     taped: TapedRun | None = None
+    #: Whether outputs of one shape come as one tensor of all rows.
+    is_joined: bool = False
     #: Outputs without gradients, by position: their rows.
-    plain: dict[int, list[torch.Tensor]] | None = None
+    plain: dict[int, list[torch.Tensor] | torch.Tensor] = field(default_factory=dict)
+    #: The output and the instance of each tensor that the call gives; None for all instances.
+    flowing: list[tuple[int, int | None]] = field(default_factory=list)
 
     @property
     def run(self) -> TapedRun:
@@ -83,20 +87,18 @@ class DifferentiableCall:
         self, grads: Sequence[torch.Tensor | None]
     ) -> list[tuple[int, Integers, torch.Tensor]]:
         """The arena and the slots of each result that has a cotangent, with the cotangent."""
-        assert self.plain is not None
-        flowing = [k for k in range(len(self.entry.outputs)) if k not in self.plain]
-        found = []
-        for number, grad in enumerate(grads):
-            if grad is not None:
-                output, instance = flowing[number // self.count], number % self.count
-                found.append((*self._result(output, instance), grad))
-        return found
+        return [
+            (*self._result(output, instance), grad)
+            for (output, instance), grad in zip(self.flowing, grads, strict=True)
+            if grad is not None
+        ]
 
-    def _result(self, output: int, instance: int) -> tuple[int, Integers]:
+    def _result(self, output: int, instance: int | None) -> tuple[int, Integers]:
         values = self.run.machine.result_slots[output]
         assert values is not None
-        wire = self.entry.outputs[output]
-        return value_slots(self.run.machine, wire, values[instance : instance + 1])
+        if instance is not None:
+            values = values[instance : instance + 1]
+        return value_slots(self.run.machine, self.entry.outputs[output], values)
 
 
 def value_slots(machine: Machine, wire: Wire, values: Integers) -> tuple[int, Integers]:
@@ -106,6 +108,7 @@ def value_slots(machine: Machine, wire: Wire, values: Integers) -> tuple[int, In
         return place.space.number, ranges(place.base[values], place.length[values])
     if isinstance(place, BoxTable):
         return int(place.arena[values[0]]), place.slot[values]
+    assert isinstance(place, SlotSpace)
     return place.number, values
 
 

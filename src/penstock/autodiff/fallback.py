@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from penstock.autodiff.joint import Backward, Pattern, Saved, named_sizes, symbol_names
+from penstock.autodiff.halves import Saved
+from penstock.autodiff.joint import Backward, Pattern, named_sizes, symbol_names
 from penstock.run.batched.inputs import BlockInput
 
 

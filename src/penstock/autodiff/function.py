@@ -48,18 +48,25 @@ def run_with_gradients(
     count: int,
     numbers: Numbers = None,
     seed: Seed | None = None,
-) -> list[list[torch.Tensor]]:
-    """The rows of each output, connected to the inputs and captures that ask for gradients."""
+    *,
+    is_joined: bool = False,
+) -> list[list[torch.Tensor] | torch.Tensor]:
+    """The rows of each output, connected to the inputs and captures that ask for gradients.
+
+    With `is_joined`, an output that has one shape for all instances is one tensor of all rows.
+    """
     tensors, places = find_tensors(columns, captures)
     made = DifferentiableCall(executable, columns, captures, count, numbers, seed, tensors, places)
+    made.is_joined = is_joined
     with user_errors(numbers), recorded_call(executable.graph, count) as made.recorder:
-        outputs = CallNode.apply(made, *tensors)
-    assert made.plain is not None
-    remaining = iter(outputs)
-    return [
-        made.plain[k] if k in made.plain else [next(remaining) for _ in range(count)]
-        for k in range(len(made.entry.outputs))
-    ]
+        outputs = CallNode.apply(made, *tensors)  # type: ignore[no-untyped-call]
+    found: dict[int, Any] = dict(made.plain)
+    for (output, instance), tensor in zip(made.flowing, outputs, strict=True):
+        if instance is None:
+            found[output] = tensor
+        else:
+            found.setdefault(output, []).append(tensor)
+    return [found[k] for k in range(len(made.entry.outputs))]
 
 
 class CallNode(torch.autograd.Function):
@@ -81,7 +88,7 @@ class CallNode(torch.autograd.Function):
             )
             run.tape = Tape(made.wires)
             run.carry_out(made.columns)
-            outputs, made.plain = _split_outputs(run, made)
+            outputs = _split_outputs(run, made)
         run.finish()
         return outputs
 
@@ -97,19 +104,21 @@ class CallNode(torch.autograd.Function):
             return None, *_reverse(made, grads, keep, checks_nan)
 
 
-def _split_outputs(
-    run: TapedRun, made: DifferentiableCall
-) -> tuple[tuple[torch.Tensor, ...], dict[int, list[torch.Tensor]]]:
-    """Rows through which gradients flow, and the others by output."""
+def _split_outputs(run: TapedRun, made: DifferentiableCall) -> tuple[torch.Tensor, ...]:
+    """The tensors through which gradients flow; the others are left with the call."""
     columns = collect_outputs(run.machine, run.arenas, made.entry)
     flowing: list[torch.Tensor] = []
-    plain: dict[int, list[torch.Tensor]] = {}
     for position, (wire, column) in enumerate(zip(made.entry.outputs, columns, strict=True)):
-        if wire in run.tape.wires:
-            flowing.extend(column.separate_rows())
+        is_joined = made.is_joined and column.has_one_shape
+        if wire not in run.tape.wires:
+            made.plain[position] = column.stacked() if is_joined else column.rows()
+        elif is_joined:
+            flowing.append(column.stacked())
+            made.flowing.append((position, None))
         else:
-            plain[position] = column.rows()
-    return tuple(flowing), plain
+            flowing.extend(column.separate_rows())
+            made.flowing.extend((position, instance) for instance in range(made.count))
+    return tuple(flowing)
 
 
 def _reverse(

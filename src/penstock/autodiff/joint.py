@@ -10,41 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from penstock.autodiff.contract import Contraction, cut
+from penstock.autodiff.halves import Halves, named_once
 from penstock.run.batched.emit import BatchFunction, emit
 from penstock.run.batched.functorch_adapter import fake_mode, fake_tensors, trace_function
 from penstock.run.batched.inputs import BlockInput, SymbolSource
 from penstock.run.batched.lift import lift
 from penstock.run.batched.optimise import optimise
-from penstock.run.batched.sizes import ROWS, Point, Polynomial, at
-from penstock.run.batched.steps import Step, StraightLine, TensorFact, read_steps
+from penstock.run.batched.sizes import ROWS, Point
+from penstock.run.batched.steps import Step, StraightLine
 from penstock.run.batched.tracing import trace_points
 
-#: A batched function, called as `function(rows, *arguments)`.
+#: The results of a block that have cotangents, by position.
 Pattern = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """One value that the forward half leaves for the backward half."""
-
-    key: object
-    #: The dimension that counts rows, and how many of its entries belong to one row (as a size);
-    #: None: no rows in it.
-    dimension: int | None
-    per_row: int | Polynomial
-
-    def select(self, values: torch.Tensor, rows: int, index: torch.Tensor) -> torch.Tensor:
-        """The part of a saved value that belongs to some of the rows."""
-        if self.dimension is None:
-            return values
-        if values.shape[self.dimension] == rows:
-            return values.index_select(self.dimension, index)
-        apart = values.unflatten(self.dimension, (rows, -1))
-        return apart.index_select(self.dimension, index).flatten(self.dimension, self.dimension + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +73,7 @@ class TrainingForm:
     def _joint(self, pattern: Pattern) -> StraightLine:
         points = trace_points(self.symbols, scale=1, verify=bool(self.symbols))
         graphs = [self._trace({**point, **(self.fixed or {})}, pattern) for point in points]
-        return _named_once(lift(graphs, points))
+        return named_once(lift(graphs, points)).live()
 
     def _trace(self, point: Point, pattern: Pattern) -> torch.fx.GraphModule:
         mode = fake_mode()
@@ -140,7 +122,8 @@ class TrainingForm:
             outputs = self._forward(point, full)
             return tuple(outputs[k] for k in pattern), tuple(outputs)
 
-        _, vjp, outputs = torch.func.vjp(forward, *(primals[k] for k in chosen), has_aux=True)
+        made: Any = torch.func.vjp(forward, *(primals[k] for k in chosen), has_aux=True)
+        _, vjp, outputs = made
         return (*outputs, *vjp(tuple(tangents)))
 
     # ---- splitting -------------------------------------------------------------------------------
@@ -149,8 +132,8 @@ class TrainingForm:
         code = self._joint(self.results)
         count = len(code.outputs) - len(self.operands)
         primals = len(code.inputs) - len(self.results)
-        halves = _Halves(code, primals, self._uniform_places())
-        self.saved = [halves.describe(step, self.inputs) for step in halves.saved]
+        halves = Halves(code, primals, self._uniform_places())
+        self.saved = [halves.describe(step) for step in halves.saved]
         outputs = (*code.outputs[:count], *halves.saved)
         steps = tuple(step for step in code.steps if step not in halves.is_backward)
         forward = optimise(StraightLine(code.inputs[:primals], steps, outputs).live())
@@ -167,11 +150,11 @@ class TrainingForm:
         if pattern not in self.backwards:
             code = self._joint(pattern)
             primals = len(code.inputs) - len(pattern)
-            halves = _Halves(code, primals, self._uniform_places())
+            halves = Halves(code, primals, self._uniform_places())
             self.backwards[pattern] = self._backward(code, halves, pattern)
         return self.backwards[pattern]
 
-    def _backward(self, code: StraightLine, halves: _Halves, pattern: Pattern) -> Backward:
+    def _backward(self, code: StraightLine, halves: Halves, pattern: Pattern) -> Backward:
         known = {saved.key: position for position, saved in enumerate(self.saved)}
         keys = [halves.keys[step] for step in halves.saved]
         missing = [key for key in keys if key not in known]
@@ -187,21 +170,13 @@ class TrainingForm:
         made = dict(zip(distinct, backward.outputs, strict=True))
         is_uniform = [self.inputs[operand].kind == "uniform" for operand in self.operands]
         backward, places = cut(backward, [made.get(step) for step in gradients], is_uniform)
-        first = len(halves.saved)
-        unread = {
-            step
-            for step in backward.inputs[first : first + len(uniforms)]
-            if not backward.uses[step]
-        }
-        places_read = zip(sorted(halves.uniforms), backward.inputs[first:])
-        operands = tuple(self._operand_of(k) for k, step in places_read if step not in unread)
-        inputs = tuple(step for step in backward.inputs if step not in unread)
-        backward = StraightLine(inputs, backward.steps, backward.outputs)
+        backward, read = _without_unread(backward, len(halves.saved), len(uniforms))
+        operands = [self._operand_of(k) for k in sorted(halves.uniforms)]
         function, source = self._emit(backward, backward.inputs, "backward")
         return Backward(
             function,
             tuple(known[key] for key in keys),
-            operands,
+            tuple(operands[k] for k in read),
             tuple(places),
             source,
         )
@@ -226,6 +201,14 @@ class TrainingForm:
         return tuple(found[name] for name in self.symbols)
 
 
+def _without_unread(code: StraightLine, first: int, count: int) -> tuple[StraightLine, list[int]]:
+    """The code without the unread of `count` inputs from `first` on, and which of them it reads."""
+    inputs = code.inputs[first : first + count]
+    read = [k for k, step in enumerate(inputs) if code.uses[step]]
+    kept = (*code.inputs[:first], *(inputs[k] for k in read), *code.inputs[first + count :])
+    return StraightLine(kept, code.steps, code.outputs), read
+
+
 def named_sizes(
     inputs: Sequence[BlockInput], arguments: Sequence[torch.Tensor | int]
 ) -> dict[str, int]:
@@ -239,123 +222,6 @@ def named_sizes(
             sized = zip(spec.shape, shape)
             found.update({name: size for name, size in sized if isinstance(name, str)})
     return found
-
-
-class _Halves:
-    """Which steps of a joint trace are forward, and which of them the backward half reads."""
-
-    def __init__(self, code: StraightLine, primals: int, uniforms: set[int]) -> None:
-        self.primals = primals
-        self.uniforms = uniforms
-        tangents = set(code.inputs[primals:])
-        self.is_backward = set(tangents)
-        self.is_uniform = {code.inputs[k] for k in uniforms}
-        self.keys: dict[Step, object] = {step: ("input", k) for k, step in enumerate(code.inputs)}
-        for step in code.steps:
-            reads = list(read_steps((step.args, step.kwargs)))
-            self.keys[step] = _key(step, self.keys)
-            if any(read in self.is_backward for read in reads):
-                self.is_backward.add(step)
-            elif step.constant is not None or all(read in self.is_uniform for read in reads):
-                self.is_uniform.add(step)
-        #: Views of saved values, made again by the backward half.
-        self.again: set[Step] = set()
-        self.saved = self._find_saved(code)
-
-    def _find_saved(self, code: StraightLine) -> list[Step]:
-        saved: dict[Step, None] = {}
-        live = set(code.outputs)
-        for step in reversed(code.steps):
-            if step not in live:
-                continue
-            reads = list(read_steps((step.args, step.kwargs)))
-            live.update(reads)
-            if step in self.is_backward or step in self.again:
-                for read in reads:
-                    self._keep(read, saved)
-        return [step for step in (*code.inputs, *code.steps) if step in saved]
-
-    def _keep(self, read: Step, saved: dict[Step, None]) -> None:
-        """A value that the backward half reads: views are made again, so that each value is saved
-        once.
-        """
-        if read in self.is_backward or read in self.is_uniform:
-            return
-        if read.target in _VIEWS:
-            self.again.add(read)
-        else:
-            saved[read] = None
-
-    def describe(self, step: Step, inputs: Sequence[BlockInput]) -> Saved:
-        fact = step.fact
-        assert isinstance(fact, TensorFact)
-        for dimension, size in enumerate(fact.shape):
-            if isinstance(size, Polynomial) and any(ROWS in names for names, _ in size.terms):
-                one = {ROWS: 1, **{name: 1 for names, _ in size.terms for name in names}}
-                return Saved(self.keys[step], dimension, at(size, one))
-        return Saved(self.keys[step], None, 0)
-
-
-def _key(step: Step, keys: dict[Step, object]) -> object:
-    """A name for what a step computes, the same in every trace of the same code."""
-    if step.constant is not None:
-        return ("constant", id(step.constant))
-    return (str(step.target), _frozen(step.args, keys), _frozen(dict(step.kwargs), keys))
-
-
-def _frozen(tree: object, keys: dict[Step, object]) -> object:
-    if isinstance(tree, Step):
-        return keys[tree]
-    if isinstance(tree, list | tuple):
-        return tuple(_frozen(item, keys) for item in tree)
-    if isinstance(tree, dict):
-        return tuple((name, _frozen(item, keys)) for name, item in sorted(tree.items()))
-    return repr(tree)
-
-
-def _named_once(code: StraightLine) -> StraightLine:
-    """The code with equal computations made once, and copies for autograd's sake left out."""
-    from penstock.run.batched.steps import map_leaves
-
-    keys: dict[Step, object] = {step: ("input", k) for k, step in enumerate(code.inputs)}
-    first: dict[object, Step] = {}
-    same: dict[Step, Step] = {}
-
-    def resolve(item: object) -> object:
-        return same.get(item, item) if isinstance(item, Step) else item
-
-    steps: list[Step] = []
-    for step in code.steps:
-        args, kwargs = map_leaves(resolve, step.args), map_leaves(resolve, dict(step.kwargs))
-        if step.target in _TRANSPARENT:
-            same[step] = args[0]
-            continue
-        clean = Step(step.target, args, kwargs, step.fact, step.constant, step.is_literal)
-        keys[clean] = key = _key(clean, keys)
-        if key in first:
-            same[step] = first[key]
-            continue
-        first[key] = same[step] = clean
-        steps.append(clean)
-    outputs = tuple(same.get(step, step) for step in code.outputs)
-    return StraightLine(code.inputs, tuple(steps), outputs)
-
-
-#: Calls that only look at their operand in another shape.
-_VIEWS = (
-    torch.ops.aten.permute.default,
-    torch.ops.aten.t.default,
-    torch.ops.aten.transpose.int,
-    torch.ops.aten.view.default,
-    torch.ops.aten._unsafe_view.default,
-    torch.ops.aten.reshape.default,
-    torch.ops.aten.unsqueeze.default,
-    torch.ops.aten.squeeze.dim,
-    torch.ops.aten.squeeze.dims,
-    torch.ops.aten.expand.default,
-)
-
-_TRANSPARENT = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
 
 def symbol_names(inputs: Sequence[BlockInput]) -> list[str]:

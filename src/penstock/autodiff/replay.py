@@ -178,8 +178,9 @@ class Replay:
         if chosen.any():
             picked = sources.reshape(len(targets), -1)[chosen].reshape(-1)
             shape = self.run.machine.spaces[entry.target.arena].kind.shape
-            values = self.ledger.take(entry.source.arena, picked).reshape(-1, *shape)
-            self.ledger.put(entry.target.arena, targets[chosen], values)
+            values = self.ledger.take(entry.source.arena, picked)
+            whole = values.reshape(int(chosen.sum()), *shape)
+            self.ledger.put(entry.target.arena, targets[chosen], whole)
 
     def arguments(self, page: Page, rows: Integers) -> list[torch.Tensor | int]:
         """The operands of some rows of a launch."""

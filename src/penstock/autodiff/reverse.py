@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from penstock.autodiff.contract import Contraction, Window
@@ -85,7 +86,7 @@ class Reversal:
             arena.clear(targets)
             below = self.arena(copy.source.arena)
             chosen = sources.reshape(len(targets), -1)[held].reshape(-1)
-            below.accumulate(chosen, gradients.reshape(-1, *below.kind.shape))
+            below.accumulate(chosen, gradients.reshape(len(chosen), *below.kind.shape))
 
     def _forget(self, targets: Sequence[Span | Picks]) -> None:
         for target in targets:
@@ -107,14 +108,13 @@ class Reversal:
             page.release()
         self._forget(page.launch.targets)
 
-    def _rows_held(self, target: Span | Picks, rows: int) -> np.ndarray | None:  # type: ignore[type-arg]
+    def _rows_held(self, target: Span | Picks, rows: int) -> npt.NDArray[np.bool_] | None:
         """Which rows of a result have a cotangent; None if none has."""
         arena = self.arenas.get(target.arena)
         if arena is None:
             return None
-        held = arena.present[slots_of(target)]
-        if len(held) != rows:
-            held = held.reshape(rows, -1).any(axis=1)
+        held: npt.NDArray[np.bool_] = arena.present[slots_of(target)]
+        held = held.reshape(rows, -1).any(axis=1, keepdims=True).reshape(-1) if rows else held
         return held if held.any() else None
 
     def _recorded(self, page: Page, index: Integers | None) -> AbstractContextManager[None]:
@@ -214,7 +214,7 @@ def _row_slots(source: Span | Picks, rows: int, index: Integers | None) -> Integ
 
 
 def _patterns(
-    held: dict[int, np.ndarray | None],  # type: ignore[type-arg]
+    held: dict[int, npt.NDArray[np.bool_] | None],
     rows: int,
 ) -> Iterator[tuple[tuple[int, ...], Integers | None]]:
     """The rows with each set of results that have cotangents; None stands for all rows."""

@@ -13,7 +13,7 @@ from penstock.calls.autocast import OFF, autocast_as
 
 def keeps_graph() -> bool:
     """Whether the backward pass at work was asked to retain the graph; only inside one."""
-    return bool(torch._C._autograd._get_current_graph_task_keep_graph())  # type: ignore[attr-defined]
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
 
 
 def looks_for_nan() -> bool:

@@ -20,11 +20,13 @@ from penstock.capture.autograd_rules import AUTOGRAD_RULES
 from penstock.capture.constants import constant_tensor
 from penstock.capture.in_place import IN_PLACE_RULES, change_in_place, in_place_form
 from penstock.capture.indexing import INDEXING_RULES
+from penstock.capture.precision import with_cast_weights
 from penstock.capture.random_calls import RANDOM_RULES
 from penstock.capture.recording import record
 from penstock.capture.tensor_rules import TENSOR_RULES
 from penstock.capture.traced_draws import trace_random_call
 from penstock.capture.traced_tensor import TracedDimension, TracedTensor
+from penstock.capture.transforms import call_transformed, is_transforming
 from penstock.plan.host_calls import bind
 
 if TYPE_CHECKING:
@@ -73,8 +75,9 @@ class TracingMode(TorchFunctionMode):
     ) -> Any:
         if args and isinstance(args[0], FakeTensor):
             return func(*args, **(kwargs or {}))  # the tracer itself asks for a type
+        call = call_transformed if is_transforming() else handle
         try:
-            return handle(self._tracer, func, tuple(args), dict(kwargs or {}))
+            return call(self._tracer, func, tuple(args), dict(kwargs or {}))
         except TypeError as error:
             self._tracer.swallowed = error
             raise
@@ -98,7 +101,7 @@ def handle(
         return function(*args, **kwargs)
     if any(isinstance(item, TracedDimension) for item in args) and bind(name, args, kwargs):
         _values_are_dynamic(tracer, args)
-    return record(tracer, function, args, kwargs)
+    return record(tracer, function, with_cast_weights(tracer, name, args), kwargs)
 
 
 def _is_question(name: str) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from penstock.capture.active import active_tracer
 from penstock.capture.location import user_line
 from penstock.capture.worlds import Fakes, SizePair
 from penstock.errors import PenstockError, report
@@ -88,7 +89,10 @@ class TracedTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Reached only by calls that bypass torch functions."""
+        """Reached by what torch.func takes apart; otherwise by calls that bypass torch functions."""
+        tracer = active_tracer()
+        if tracer is not None and tracer.records_operators:
+            return tracer.operator(func, args, kwargs or {})
         raise _escaped()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from penstock.calls.autocast import Autocast, current_autocast
-from penstock.capture import branches, calls, loops, sequences
+from penstock.capture import branches, calls, loops, sequences, transforms
 from penstock.capture.captures import Capture, Owners
 from penstock.capture.constants import constant_tensor
 from penstock.capture.leaves import STATIC_TYPES
@@ -73,6 +73,8 @@ class Tracer:
         self.swallowed: TypeError | None = None
         #: The state of autocast around the call, which is the same at every later call.
         self._autocast = current_autocast()
+        #: Whether operators that reach traced tensors are recorded: `torch.func` is at work.
+        self.records_operators = False
         self._next_value = 0
         self._scopes: list[Scope] = []
         #: Every traced tensor that may still be in use, to find views.
@@ -107,6 +109,10 @@ class Tracer:
         """The error behind `error`: torch's operators turn any TypeError into one of their own."""
         is_swallowed = type(error) is TypeError and "unsupported operand" in str(error)
         return self.swallowed if is_swallowed and self.swallowed is not None else error
+
+    def operator(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a transform of `torch.func` gets for one of its operators."""
+        return transforms.record_operator(self, operator, args, kwargs)
 
     def changed_autocast(self) -> Autocast:
         """The state of autocast here, if the program itself has changed it; else nothing."""
@@ -181,6 +187,7 @@ class Tracer:
         if isinstance(value, TracedDimension):
             self.dimensions.require_dynamic(value.origins)
         if isinstance(value, torch.Tensor):
+            transforms.refuse_wrapped(value)
             return self._captured(value)
         if isinstance(value, bool | int | float):
             with torch._C.DisableTorchFunction():

@@ -101,8 +101,8 @@ class Arm:
 
     @property
     def is_passive(self) -> bool:
-        """Whether entering the arm sets nothing off."""
-        return not (self.calls or self.inline or self.queued or self.counted)
+        """Whether entering the arm sets nothing off but calls."""
+        return not (self.inline or self.queued or self.counted)
 
 
 @dataclass(slots=True, eq=False)

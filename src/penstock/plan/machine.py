@@ -397,7 +397,10 @@ class Machine:
         count: Integers | int = 0,
         key: Array | int = 0,
     ) -> Integers:
-        """New rows of a context; arm 0 is entered when their turn comes."""
+        """New rows of a context, and of what they call in any case.
+
+        Arm 0 is entered when its turn comes; the rows of its calls are there before any argument.
+        """
         linked = self.linked.contexts[context]
         home = self.rows[context]
         if self.live_rows + len(parents) > self.limits.most_rows + self.count:
@@ -412,6 +415,8 @@ class Machine:
         home.todo[rows] = linked.arms[0].todo + (linked.start is not None)
         if linked.start is not None:
             self.enqueue(linked.start, rows)
+        for node in linked.arms[0].calls:
+            FIRE["call"](self, node, rows, None)
         return rows
 
     def _too_many(
@@ -435,8 +440,8 @@ class Machine:
         home = self.rows[context]
         if arm is not self.linked.contexts[context].arms[0]:
             home.todo[rows] += arm.todo
-        for node in arm.calls:
-            FIRE["call"](self, node, rows, None)
+            for node in arm.calls:
+                FIRE["call"](self, node, rows, None)
         for node in arm.counted:
             self._count_down(node, rows)
         for node in arm.queued:

@@ -138,11 +138,12 @@ class Schedule:
             if isinstance(item, Launch):
                 lines.append(f"  launch {self.blocks[item.block]}  rows {item.rows}")
             elif isinstance(item, Read):
-                lines.append(f"  read   {sum(map(_size, item.sources))} values")
+                lines.append(f"  read   {sum(map(slot_count, item.sources))} values")
         return "\n".join(lines)
 
 
-def _size(source: Span | Picks) -> int:
+def slot_count(source: Span | Picks) -> int:
+    """How many slots an operand or a target has."""
     return source.count if isinstance(source, Span) else len(source.slots)
 
 

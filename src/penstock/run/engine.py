@@ -38,6 +38,7 @@ from penstock.plan.schedule import (
     Shared,
     Sized,
     Store,
+    slot_count,
 )
 from penstock.run.arenas import Arena
 from penstock.run.blocks import RunnableBlock
@@ -220,7 +221,7 @@ class Run:
     def _copy(self, item: Copy) -> None:
         arena = self.arena(item.target.arena)
         values = self.arena(item.source.arena).gather(item.source)
-        arena.write(item.target, values.reshape(-1, *arena.kind.shape))
+        arena.write(item.target, values.reshape(slot_count(item.target), *arena.kind.shape))
 
     def _read(self, read: Read) -> list[Array]:
         gathered = [self.arena(source.arena).gather(source) for source in read.sources]
@@ -282,7 +283,7 @@ class Run:
         for target, values in zip(launch.targets, outputs, strict=True):
             arena = self.arena(target.arena)
             if target.length is not None or block.block.is_flat:
-                values = values.reshape(-1, *arena.kind.shape)
+                values = values.reshape(slot_count(target), *arena.kind.shape)
                 target = target._replace(length=None)
             arena.write(target, values)
 

@@ -34,6 +34,11 @@ class OutputColumn:
             return list(self._values.unbind(0))
         return list(torch.split(self._values, self._lengths))
 
+    @property
+    def has_one_shape(self) -> bool:
+        """Whether all instances have one shape by type."""
+        return self._lengths is None and isinstance(self._values, torch.Tensor)
+
     def separate_rows(self) -> list[torch.Tensor]:
         """One tensor per instance, each in memory of its own."""
         if isinstance(self._values, list):

@@ -1,4 +1,4 @@
-"""One rank of a data-parallel training run; every rank checks the weights against a run of its own."""
+"""One rank of a data-parallel run; it checks the weights against a run of its own."""
 
 import copy
 import os
@@ -24,7 +24,9 @@ class Trees(nn.Module):
 
     @ps.function
     def score(self, x, n):
-        body = lambda k, h: (k + 1, torch.tanh(self.cell(h)))
+        def body(k, h):
+            return k + 1, torch.tanh(self.cell(h))
+
         h = ps.while_loop(lambda k, h: k < n, body, (0, x))[1]
         return ps.cond(n > 2, lambda: self.rare(h), lambda: h).sum()
 

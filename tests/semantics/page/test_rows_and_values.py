@@ -72,6 +72,8 @@ def test_s3_rows_know_their_instance_and_parent(watch: Watch):
 
     program.map([torch.ones(2), torch.ones(3)], [2, 1])
     made = [event for event in watch.events if event.what == "create"]
+    level = {"program": 0, "repeat": 1, "each_squared": 1}
+    made.sort(key=lambda event: level.get(event.name, 2))  # rows of calls are made first
     owner = {("program", row): row for row in made[0].rows}
     above = {"repeat": "program", "each_squared": "program"}
     above |= {"repeat.loop": "repeat", "each_squared.each": "each_squared"}

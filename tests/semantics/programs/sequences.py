@@ -226,3 +226,21 @@ def map_with_control_flow(make: Maker) -> Case:
 
     instances = [(make.uniform(0.6, 4.0, n), make.flags(n)) for n in LENGTHS]
     return Case(plain, traced, instances)
+
+
+@table_program(torch.float64)
+def map_with_calls(make: Maker) -> Case:
+    """A call in every element's own row, whose argument may be there before the row's turn."""
+
+    def plain(x: Tensor) -> Tensor:
+        return torch.stack([row.sin() + row + row.cos() for row in x]) if len(x) else x
+
+    @ps.function
+    def waves(row: Tensor) -> Tensor:
+        return row + row.cos()
+
+    @ps.function
+    def traced(x: Tensor) -> Tensor:
+        return ps.map_fn(lambda row: row.sin() + waves(row), x)
+
+    return Case(plain, traced, [(make.normal(n, 2),) for n in (3, 1, 0, 2, 5, 3)])
