@@ -39,7 +39,7 @@ class TreeLSTM(nn.Module):
         self.cell_gates = nn.Linear(2 * hidden, 5 * hidden)
 
     @ps.function
-    def forward(self, tree: Tree) -> Tensor:
+    def forward(self, tree: Tree) -> Tensor:  # type: ignore[override]  # a Function, typed as one
         """The state h of the root."""
         state: State = self.encode(tree, tree.root)
         return state[0]

@@ -79,7 +79,7 @@ class Window:
 def cut(
     code: StraightLine, gradients: Sequence[Step | None], is_uniform: Sequence[bool]
 ) -> tuple[StraightLine, list[int | Contraction | None]]:
-    """The code with factors for results where weight gradients were, and how to get each gradient."""
+    """The code with factors in the place of weight gradients, and how to get each gradient."""
     given, inside = set(code.inputs), {*code.inputs, *code.steps}
     outputs: dict[Step, int] = {}
     found: list[int | Contraction | None] = []

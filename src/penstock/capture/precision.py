@@ -17,8 +17,20 @@ if TYPE_CHECKING:
 
 #: Calls that autocast runs in its dtype on every kind of device, by the last part of their name.
 _PRODUCTS = frozenset(
-    ["linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "baddbmm", "addbmm"]
-    + ["conv1d", "conv2d", "conv3d"]
+    [
+        "linear",
+        "matmul",
+        "__matmul__",
+        "__rmatmul__",
+        "mm",
+        "bmm",
+        "addmm",
+        "baddbmm",
+        "addbmm",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+    ]
 )
 
 

@@ -89,7 +89,7 @@ class TracedTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Reached by what torch.func takes apart; otherwise by calls that bypass torch functions."""
+        """Reached by what torch.func takes apart, else by calls that bypass torch functions."""
         tracer = active_tracer()
         if tracer is not None and tracer.records_operators:
             return tracer.operator(func, args, kwargs or {})

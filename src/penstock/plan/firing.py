@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.ir.graph import Wire
 from penstock.plan.arrays import ArrayTable
+from penstock.plan.boxes import BoxTable
 from penstock.plan.random_keys import mix
 from penstock.plan.schedule import Array, Integers
 from penstock.plan.slots import SequenceTable
@@ -34,7 +35,7 @@ def emit_fresh(
     machine: Machine,
     node: LinkedNode,
     rows: Integers,
-    place: ArrayTable | SequenceTable,
+    place: ArrayTable | SequenceTable | BoxTable,
     numbers: Integers,
 ) -> None:
     """Let new arrays or sequences arrive, and then give up the count that they were made with."""

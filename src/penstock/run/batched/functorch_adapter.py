@@ -147,7 +147,7 @@ def _without_recurrent_kernels() -> Iterator[None]:
 
 @contextmanager
 def _without_saved_tensor_hooks() -> Iterator[None]:
-    """Hooks on saved tensors belong to the caller's tensors; torch.func refuses to run under them."""
+    """Hooks on saved tensors are meant for the caller; torch.func refuses to run under them."""
     hooks = []
     while (top := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:
         hooks.append(top)
