@@ -108,29 +108,31 @@ class _Search:
         self._groups = request.groups
         self.dynamic = request.dynamic
         self.pinned = request.pinned
-        self._before = self.dynamic
-        #: What the last restart asked for; empty once that is settled.
-        self._tried: Origins = frozenset()
+        #: What earlier restarts asked for, with what was dynamic before each.
+        self._tried: list[tuple[Origins, Origins]] = []
 
     def extend(self, dimensions: Origins) -> None:
         """Make these dynamic too."""
-        self._before, self._tried = self.dynamic, dimensions
+        self._tried.append((dimensions, self.dynamic))
         self.dynamic |= dimensions
 
     def retreat(self) -> bool:
-        """After a failure: try all dimensions of equal size together, then give up on the last."""
+        """After a failure: try all dimensions of equal size together, then give up on the last.
+
+        If that does not help either, what was made dynamic before it is given up, and so on.
+        """
         if not self._tried:
             return False
         together = self.dynamic | self._partners()
         if together != self.dynamic:
             self.dynamic = together
         else:
-            self.dynamic, self.pinned = self._before, self.pinned | self._tried
-            self._tried = frozenset()
+            dimensions, self.dynamic = self._tried.pop()
+            self.pinned |= dimensions
         return True
 
     def _partners(self) -> Origins:
-        numbers = {self._groups.get(place, place) for place in self._tried}
+        numbers = {self._groups.get(place, place) for place in self._tried[-1][0]}
         equal = frozenset(place for place, number in self._groups.items() if number in numbers)
         return leading(equal) - self.pinned
 

@@ -56,15 +56,12 @@ class _Edges:
     graph: Graph
     #: How deep each context is nested in loops and calls; contexts that open each other are level.
     levels: dict[int, int] = field(default_factory=dict)
-    #: A number for each set of contexts that open each other.
-    circles: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         opened: dict[int, list[int]] = {context.index: [] for context in self.graph.contexts}
         for context in self.graph.contexts:
             opened[context.index] += [i for n in context.nodes for i in _opened_by(n)]
-        for number, circle in enumerate(find_components(opened, opened)):
-            self.circles.update(dict.fromkeys(circle, number))
+        for circle in find_components(opened, opened):
             level = max((self.levels.get(index, 0) for index in circle), default=0)
             for index in circle:
                 self.levels[index] = level
@@ -102,10 +99,10 @@ class _Edges:
                 yield from (Edge(node, wire) for wire in node.outputs)
 
     def _call(self, node: Node, call: Call) -> Iterator[Edge]:
+        # also where nothing is recursive: one call may take what another call of the same function
+        # returns, and the edges do not tell calls apart
         callee = self.graph.contexts[call.callee]
-        is_recursive = self.circles[node.context] == self.circles[call.callee]
-        down = self._closing(call.callee, 0) if is_recursive else None
-        back = self._closing(call.callee, 1) if is_recursive else None
+        down, back = self._closing(call.callee, 0), self._closing(call.callee, 1)
         yield Edge(node, ArmOf(call.callee, 0), down)
         yield from _copies(node.inputs, callee.inputs, down)
         yield from _copies(callee.outputs, node.outputs, back)

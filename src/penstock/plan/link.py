@@ -27,7 +27,7 @@ from penstock.plan.groups import Groups, form_groups
 from penstock.plan.host_code import compile_steps
 from penstock.plan.linked import Arm, Linked, LinkedContext, LinkedNode
 from penstock.plan.moves import connect
-from penstock.plan.triggers import set_triggers
+from penstock.plan.triggers import find_loose_inputs, set_triggers
 
 
 def link(graph: Graph, ranks: Mapping[Node, int], default_dtype: str = "float32") -> Linked:
@@ -45,6 +45,7 @@ def link(graph: Graph, ranks: Mapping[Node, int], default_dtype: str = "float32"
         set_triggers(made, groups)
     for made in linked.contexts:
         connect(linked, made, groups)
+        find_loose_inputs(made, groups)
         _set_start(made)
     lay_out_columns(linked, groups)
     return linked

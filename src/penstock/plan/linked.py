@@ -26,6 +26,9 @@ class Group:
     #: Whether several events may bring rows of this group within one firing: what it sets off is
     #: then queued.
     is_scattered: bool = True
+    #: Whether it brings inputs that a row may have no use for, and that it must wait for all the
+    #: same: it could not take them once it has ended.
+    is_loose: bool = False
     inline: list[LinkedNode] = field(default_factory=list)
     queued: list[LinkedNode] = field(default_factory=list)
     counted: list[LinkedNode] = field(default_factory=list)
@@ -123,6 +126,8 @@ class LinkedContext:
     #: The queued pseudo-node that activates arm 0 of new rows; None where that sets nothing off.
     start: LinkedNode | None = None
     inputs: list[Group] = field(default_factory=list)
+    #: How many of these a row is made to wait for.
+    loose: int = 0
     #: The enter or fork node of a loop or for-each.
     opener: LinkedNode | None = None
 

@@ -90,6 +90,8 @@ class Machine:
         self.data: dict[LinkedNode, None] = {}
         #: Values on their way to rows above; a list, so that long chains of returns do not nest.
         self.moves: deque[tuple[Group, Integers, Sequence[Array]]] = deque()
+        #: Rows that have got an input that they were made to wait for, by context.
+        self.arrived: list[tuple[int, Integers]] = []
         #: Counts that keep fresh values alive until they have arrived.
         self.held: list[Callable[[], None]] = []
         self.out: list[Instruction] = []
@@ -277,8 +279,12 @@ class Machine:
         self._let_arrive()
         self.rows[node.context].todo[rows] -= 1
         self.settle(node.context, rows)
-        if self.moves:  # iterations that could go on now
+        while self.moves or self.arrived:  # also of iterations that could go on now
             self._let_arrive()
+            arrived, self.arrived = self.arrived, []
+            for context, below in arrived:
+                self.rows[context].todo[below] -= 1
+                self.settle(context, below)
 
     def _let_arrive(self) -> None:
         """Deliver what is on its way; only then may fresh values that nobody keeps be forgotten."""
@@ -327,6 +333,8 @@ class Machine:
         for position, column in group.slot_stores:
             home.slots[column][rows] = arrays[position]
             self.slot_places[group.context][column].add(arrays[position], 1)
+        if group.is_loose:
+            self.arrived.append((group.context, rows))
         for node in group.counted:
             self._count_down(node, rows)
         for node in group.queued:
@@ -412,7 +420,7 @@ class Machine:
         home.depth[rows], home.count[rows] = depth, count
         if self.linked.graph.has_random:
             home.key[rows] = key
-        home.todo[rows] = linked.arms[0].todo + (linked.start is not None)
+        home.todo[rows] = linked.arms[0].todo + linked.loose + (linked.start is not None)
         if linked.start is not None:
             self.enqueue(linked.start, rows)
         for node in linked.arms[0].calls:

@@ -36,6 +36,36 @@ def set_triggers(linked: LinkedContext, groups: Groups) -> None:
         )
 
 
+def find_loose_inputs(linked: LinkedContext, groups: Groups) -> None:
+    """Mark the inputs that may come only when a row has done all its work.
+
+    An argument that only an untaken branch reads is one. A row that ended before it came could not
+    take it any more, and its number may belong to another row by then.
+    """
+    makers = {wire: node for node in linked.context.nodes for wire in node.outputs}
+    awaited = _awaited_groups(linked, 0, groups, makers)
+    for group in linked.inputs:
+        group.is_loose = group.number not in awaited
+    linked.loose = sum(group.is_loose for group in linked.inputs)
+
+
+def _awaited_groups(
+    linked: LinkedContext, arm: int, groups: Groups, makers: dict[Wire, Node]
+) -> set[int]:
+    """The groups without which a row that enters the arm cannot end, whichever arms it takes."""
+    found: set[int] = set()
+    for node in linked.nodes:
+        if node.node.arm != arm or node.kind == "call":
+            continue
+        if isinstance(node.node.operation, Switch):
+            inner = [_awaited_groups(linked, a, groups, makers) for a in node.node.operation.arms]
+            found |= set.intersection(*inner)
+        if not node.is_inline:
+            for wire in node.node.inputs:
+                found |= _before(linked.context, wire, groups, makers)
+    return found
+
+
 def _opens(node: LinkedNode) -> bool:
     return node.kind in ("call", "enter", "fork")
 

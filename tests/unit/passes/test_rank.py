@@ -86,6 +86,19 @@ def test_a_read_back_is_above_the_block_that_computes_the_value():
     assert ranks["mul_sub_norm"] < ranks["read"] < ranks["div_add_div"]
 
 
+def test_a_function_may_take_what_another_call_of_it_returns():
+    @ps.function
+    def step(x):
+        return torch.sin(x)
+
+    @ps.function
+    def twice(x):
+        return torch.cos(step(step(x)))
+
+    ranks = ranks_of(twice.graph(torch.ones(2)))
+    assert ranks["sin"] < ranks["cos"]
+
+
 def test_ranks_do_not_depend_on_when_a_graph_was_made():
     build = SMALL["tree_recursion"]
     assert list(rank_nodes(build().graph).values()) == list(rank_nodes(build().graph).values())
