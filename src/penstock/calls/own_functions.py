@@ -1,4 +1,6 @@
-"""Functions that stand in for torch calls which change their tensors: a program holds none.
+"""Functions of our own among the torch calls of programs.
+
+Some stand in for torch calls which change their tensors: a program holds none.
 
 Each is a plain function of tensors without side effects, named in `torch_names.OWN_FUNCTIONS`.
 """
@@ -21,3 +23,8 @@ def copy_into(tensor: torch.Tensor, source: Any) -> torch.Tensor:
     """What `tensor.copy_(source)` leaves in `tensor`; numbers too."""
     made = torch.as_tensor(source, dtype=tensor.dtype, device=tensor.device)
     return made.expand(tensor.shape).clone()
+
+
+def follow(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """`tensor` on the device of `like`, wherever the program runs."""
+    return tensor.to(like.device)

@@ -19,6 +19,7 @@ from torch.overrides import resolve_name
 OWN_FUNCTIONS = {
     "penstock.set_item": ("penstock.calls.own_functions", "set_item"),
     "penstock.copy_into": ("penstock.calls.own_functions", "copy_into"),
+    "penstock.follow": ("penstock.calls.own_functions", "follow"),
     **{
         f"penstock.random.{name}": ("penstock.run.random_bits", name)
         for name in ("uniform", "normal", "randint", "dropout")

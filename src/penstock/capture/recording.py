@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
 )
 
+from penstock.calls.own_functions import follow
 from penstock.calls.replay import fill
 from penstock.calls.structure import flatten, unflatten
 from penstock.calls.torch_names import name_of
@@ -139,7 +140,7 @@ def record_named(
 
 
 #: Calls that say themselves where their result goes.
-_MOVES = ("torch.Tensor.to", "torch.Tensor.cpu", "torch.Tensor.cuda")
+_MOVES = ("torch.Tensor.to", "torch.Tensor.cpu", "torch.Tensor.cuda", "penstock.follow")
 
 
 def follow_device(tracer: Tracer, args: tuple[Any, ...], kwargs: Any) -> tuple[Any, Any]:
@@ -149,9 +150,8 @@ def follow_device(tracer: Tracer, args: tuple[Any, ...], kwargs: Any) -> tuple[A
     """
     leaves, structure = flatten((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    devices = {_device_of(tensor) for tensor in tensors}
-    away = next((device for device in devices if device.type != "cpu"), None)
-    if away is None or len(devices) == 1:
+    away = next((tensor for tensor in tensors if _device_of(tensor).type != "cpu"), None)
+    if away is None or all(_device_of(tensor).type != "cpu" for tensor in tensors):
         return args, kwargs
     moved = [
         _moved(tracer, leaf, away) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves
@@ -164,13 +164,13 @@ def _device_of(tensor: torch.Tensor) -> torch.device:
     return tensor.traced.fakes[0].device if isinstance(tensor, TracedTensor) else tensor.device
 
 
-def _moved(tracer: Tracer, tensor: torch.Tensor, device: torch.device) -> Any:
+def _moved(tracer: Tracer, tensor: torch.Tensor, like: torch.Tensor) -> Any:
     traced = tracer.tensor(tensor)
     fake = traced.traced.fakes[0]
     is_whole = not (fake.dtype.is_floating_point or fake.dtype.is_complex)
     if fake.device.type != "cpu" or not (is_whole or fake.dim() == 0):
         return tensor
-    return record(tracer, torch.Tensor.to, (traced, device), {})
+    return record_named(tracer, "penstock.follow", follow, (traced, like), {})
 
 
 def record_as(
