@@ -1,4 +1,4 @@
-"""Claim: planning grows linearly; from 256 trees on it takes at most twice what b+ prepares with.
+"""Claim: planning time grows no faster than the number of trees.
 
 `f.schedule(trees)` of a recursive program, from binding the arguments to the last instruction,
 for random binary trees of about 25 leaves. The yardsticks are written for this one program: the

@@ -1,4 +1,4 @@
-"""Claim: batched Tree-LSTM training is at least as fast as by hand at batches of 64 and 256.
+"""Claim: Tree-LSTM training at batches of 64 and 256 is at least as fast as by level (b).
 
 Forward, backward and an SGD step on a binary Tree-LSTM (embedding 300), random binary trees of 10
 to 60 leaves. A fresh batch has a fresh structure, so the level structure of the hand-batched
