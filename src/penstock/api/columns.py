@@ -17,7 +17,7 @@ from penstock.api.markers import Shared
 from penstock.calls.structure import Structure, flatten, leaf_paths, unflatten
 from penstock.capture.location import user_line
 from penstock.capture.refusals import describe
-from penstock.capture.static import Static, is_static
+from penstock.capture.static import is_static, static_key
 from penstock.errors import ArgumentError, ColumnError, report
 
 
@@ -242,9 +242,7 @@ def _input_column(values: list[Any], path: str, name: str) -> Any:
 
 
 def _same_static(left: Any, right: Any) -> bool:
-    left = left.value if isinstance(left, Static) else left
-    right = right.value if isinstance(right, Static) else right
-    return left is right or bool(left == right)
+    return static_key(left) == static_key(right)
 
 
 def _rows(column: InputColumn, numbers: Sequence[int]) -> InputColumn:

@@ -1,15 +1,16 @@
 """What a trace depends on besides its arguments, as named values that can be compared at every
 call.
 
-These are torch's global settings, and the plain values (numbers, strings, None) that the function
-can reach: `training` flags and attributes of modules, closure cells and globals. Anything else is
-taken to stay the same.
+These are torch's global settings, and what the function can reach: plain values (numbers, strings,
+None), tensors and functions in closure cells, globals and containers; of modules which they are,
+their plain attributes, their hooks, and which of their parameters are one. Anything else is taken
+to stay the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from types import NoneType
+from types import BuiltinFunctionType, FunctionType, NoneType
 from typing import Any
 
 import torch
@@ -31,12 +32,13 @@ class Guards:
         found: dict[str, Hashable] = dict(_settings())
         seen: set[int] = set()
         for name, value in reachable(self._function):
-            if isinstance(value, SIMPLE_TYPES):
-                found[name] = (type(value).__name__, value)
+            if isinstance(value, _WATCHED):
+                found[name] = _mark(value)
             elif isinstance(value, nn.Module) and id(value) not in seen:
                 for path, module in value.named_modules(prefix=name):
                     seen.add(id(module))
                     found.update(_attributes(path, module))
+                found[f"the parameters that {name} shares"] = _ties(value)
         return found
 
 
@@ -48,7 +50,40 @@ def _settings() -> Iterator[tuple[str, Hashable]]:
         yield f"autocast on {device}", (enabled, dtype)
 
 
+#: What is compared from call to call.
+_WATCHED = (*SIMPLE_TYPES, torch.Tensor, FunctionType, BuiltinFunctionType)
+
+
+def _mark(value: Any) -> Hashable:
+    """Equal as long as a trace may take the value for the same."""
+    if isinstance(value, float):
+        return "float", repr(value)
+    if isinstance(value, SIMPLE_TYPES):
+        return type(value).__name__, value
+    return type(value).__name__, id(value)
+
+
 def _attributes(path: str, module: nn.Module) -> Iterator[tuple[str, Hashable]]:
+    yield f"the module {path}", id(module)
+    yield f"the hooks of {path}", (len(module._forward_hooks), len(module._forward_pre_hooks))
     for name, value in vars(module).items():
-        if isinstance(value, SIMPLE_TYPES) and not name.startswith("_"):
-            yield f"{path}.{name}", (type(value).__name__, value)
+        if isinstance(value, SIMPLE_TYPES):
+            yield f"{path}.{name}", _mark(value)
+        elif isinstance(value, FunctionType | BuiltinFunctionType):
+            yield f"{path}.{name}", id(value)
+        elif isinstance(value, list | tuple | dict) and name not in _TORCH_OWN:
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for key, item in items:
+                if isinstance(item, _WATCHED):
+                    yield f"{path}.{name}[{key!r}]", _mark(item)
+
+
+#: What every module has of itself: looked up at each call, or told by the hooks above.
+_TORCH_OWN = frozenset(vars(nn.Module()))
+
+
+def _ties(module: nn.Module) -> Hashable:
+    """Which parameters are one tensor, by the order in which they come."""
+    first: dict[int, int] = {}
+    parameters = module.named_parameters(remove_duplicate=False)
+    return tuple(first.setdefault(id(p), number) for number, (_, p) in enumerate(parameters))

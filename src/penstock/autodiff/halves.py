@@ -6,6 +6,7 @@ traces fit together.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import torch
@@ -107,10 +108,14 @@ class Halves:
 
 
 def _key(step: Step, keys: dict[Step, object]) -> object:
-    """A name for what a step computes, the same in every trace of the same code."""
+    """A name for what a step computes, the same in every trace of the same code.
+
+    A digest, because a name that held the names it is made of would double with every step.
+    """
     if step.constant is not None:
         return ("constant", id(step.constant))
-    return (str(step.target), _frozen(step.args, keys), _frozen(dict(step.kwargs), keys))
+    parts = (str(step.target), _frozen(step.args, keys), _frozen(dict(step.kwargs), keys))
+    return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
 
 def _frozen(tree: object, keys: dict[Step, object]) -> object:

@@ -21,7 +21,8 @@ from penstock.calls.replay import fill
 from penstock.calls.structure import flatten, unflatten
 from penstock.calls.torch_names import name_of
 from penstock.capture.own_gradients import refuse_custom_function
-from penstock.capture.refusals import data_dependent_shape, value_needed
+from penstock.capture.refusals import data_dependent_shape, refuse_frequencies, value_needed
+from penstock.capture.size_cuts import refuse_fixed_cut
 from penstock.capture.size_rules import control_facts, is_size_call, result_origins
 from penstock.capture.traced_tensor import TracedTensor, plain_size
 from penstock.capture.worlds import Fakes
@@ -123,6 +124,8 @@ def record_named(
     if name not in _MOVES:
         args, kwargs = follow_device(tracer, args, kwargs)
     template = Template(tracer, name, args, kwargs)
+    refuse_fixed_cut(name, template)
+    refuse_frequencies(name, args, kwargs)
     first = _run(tracer, name, function, template, 0)
     second = _run(tracer, name, function, template, 1) if template.is_dynamic else first
     leaves, structure = flatten(first)

@@ -12,7 +12,7 @@ from penstock.capture.location import user_line
 from penstock.capture.tensor_array import TensorArray
 from penstock.capture.tensor_types import type_of
 from penstock.capture.traced_tensor import TracedTensor
-from penstock.errors import MutationError, TracedValueError, report
+from penstock.errors import ArgumentError, MutationError, TracedValueError, report
 
 #: For each way in which Python asks for a value: what it was, and the way out.
 _WAYS_OUT = {
@@ -113,3 +113,18 @@ def _described_leaf(leaf: Any) -> _Text:
         with torch._C.DisableTorchFunction():
             return _Text(str(type_of(leaf)))
     return _Text(repr(leaf) if isinstance(leaf, STATIC_TYPES) else type(leaf).__name__)
+
+
+def refuse_frequencies(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Embeddings whose gradients depend on how many indices run together cannot be batched."""
+    if name != "torch.nn.functional.embedding":
+        return
+    if kwargs.get("scale_grad_by_freq", len(args) > 5 and args[5]):
+        raise ArgumentError(
+            report(
+                "embedding: scale_grad_by_freq counts indices call by call.",
+                where=user_line(),
+                facts=[("given", "scale_grad_by_freq=True"), ("in a program", "calls are batched")],
+                todo="Make the embedding without scale_grad_by_freq.",
+            )
+        )

@@ -36,7 +36,17 @@ def static_key(leaf: Any) -> Hashable:
     """Equal for leaves for which one trace serves."""
     if isinstance(leaf, torch.Tensor):
         return "tensor", id(leaf)
-    value = unwrap_static(leaf)
+    return _typed(unwrap_static(leaf))
+
+
+def _typed(value: Any) -> Hashable:
+    """A key that tells 1 from 1.0 and True, 0.0 from -0.0, and sees into containers."""
+    if isinstance(value, float):
+        return float, repr(value)
+    if isinstance(value, list | tuple):
+        return type(value), tuple(_typed(item) for item in value)
+    if isinstance(value, dict):
+        return dict, tuple((_typed(key), _typed(item)) for key, item in value.items())
     try:
         hash(value)
     except TypeError:

@@ -11,7 +11,7 @@ from bisect import bisect_right
 import numpy as np
 import torch
 
-from penstock.plan.schedule import Integers, Kind, Picks, Span
+from penstock.plan.schedule import Integers, Kind, Picks, Span, slot_count
 
 
 class Arena:
@@ -84,6 +84,8 @@ class Arena:
 
     def write(self, target: Span | Picks, values: torch.Tensor) -> None:
         """Put values into slots."""
+        if not slot_count(target):
+            return
         if isinstance(target, Span):
             number = bisect_right(self.starts, target.start) - 1
             first = target.start - self.starts[number]
