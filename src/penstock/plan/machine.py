@@ -14,8 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from penstock.faults import too_many_rows
-from penstock.ir.graph import Compute, Home, Switch, Wire
-from penstock.ir.types import ArrayType, TensorType
+from penstock.ir.graph import Compute, Home, Switch
 from penstock.plan.arrays import ArrayTable
 from penstock.plan.boxes import BoxTable
 from penstock.plan.faults import HostOperationError, PlanningError, RowFault
@@ -26,14 +25,12 @@ from penstock.plan.launches import LaunchPlan
 from penstock.plan.limits import Limits
 from penstock.plan.linked import Arm, Group, Linked, LinkedContext, LinkedNode
 from penstock.plan.loops import RUNNING, resume_iterations
+from penstock.plan.places import Places, by_place
 from penstock.plan.primitives import FIRE
 from penstock.plan.random_keys import mix
 from penstock.plan.rows import Rows
-from penstock.plan.schedule import Array, Instruction, Integers, Kind, Read, concatenate, pick
-from penstock.plan.slots import SequenceTable, SlotSpace
-
-#: Where the values of a slot wire are counted.
-Place = SlotSpace | SequenceTable | ArrayTable | BoxTable
+from penstock.plan.schedule import Array, Instruction, Integers, Read, concatenate, pick
+from penstock.plan.slots import SlotSpace
 
 Steps = Generator[Instruction, list[Array] | None, None]
 
@@ -68,16 +65,15 @@ class Machine:
         self.numbers = range(count) if numbers is None else numbers
         #: Whether any random key has been made.
         self.has_drawn = False
-        self.spaces: list[SlotSpace] = []
-        self.space_of: dict[Kind, SlotSpace] = {}
-        self.array_tables: dict[int, ArrayTable] = {}
-        self.box_tables: dict[tuple[str, int, str], BoxTable] = {}
-        self.places: dict[Wire, Place] = {}
+        places = Places()
+        self.place = places.place
+        self.spaces = places.spaces
+        self.array_tables, self.box_tables = places.array_tables, places.box_tables
         self.rows = [self._new_rows(context) for context in linked.contexts]
         self.slot_places = [
             [self.place(wire) for wire in context.slot_wires] for context in linked.contexts
         ]
-        self.slot_groups = [_by_place(places) for places in self.slot_places]
+        self.slot_groups = [by_place(places) for places in self.slot_places]
         self.tables = Tables()
         #: Host values (or table numbers) and slots of each graph input, by instance.
         self.input_host: list[Array | None] = [None] * len(linked.graph.inputs)
@@ -109,39 +105,6 @@ class Machine:
         self.live_rows = 0
         self.most_live_rows = 0
         self.firings = 0
-
-    # ---- places ----------------------------------------------------------------------------------
-
-    def space(self, kind: Kind) -> SlotSpace:
-        """The arena for values of a kind."""
-        if kind not in self.space_of:
-            self.space_of[kind] = made = SlotSpace(len(self.spaces), kind)
-            self.spaces.append(made)
-        return self.space_of[kind]
-
-    def place(self, wire: Wire) -> Place:
-        """Where the values of a slot wire live."""
-        if wire not in self.places:
-            self.places[wire] = self._place_of(wire.type)
-        return self.places[wire]
-
-    def _place_of(self, kind: TensorType | ArrayType) -> Place:
-        if isinstance(kind, ArrayType):
-            inner = self._place_of(kind.element or TensorType("unknown"))
-            assert not isinstance(inner, ArrayTable)
-            return self.array_tables.setdefault(id(inner), ArrayTable(inner))
-        if kind.is_sequence:
-            return self.space(_kind(kind.element)).sequences
-        if kind.is_dynamic:
-            return self._boxes(kind)
-        return self.space(_kind(kind))
-
-    def _boxes(self, kind: TensorType) -> BoxTable:
-        def space(shape: tuple[int, ...]) -> SlotSpace:
-            return self.space(Kind(kind.dtype, shape, kind.device))
-
-        key = (kind.dtype, len(kind.shape), kind.device)
-        return self.box_tables.setdefault(key, BoxTable(space, self.spaces))
 
     def _new_rows(self, context: LinkedContext) -> Rows:
         waits = np.array(context.waits, np.int64)
@@ -551,17 +514,3 @@ class Machine:
                 self.firings += 1
                 self.deliver(node.output, rows, [array])
                 self._complete(node, rows)
-
-
-def _kind(kind: TensorType) -> Kind:
-    return Kind(kind.dtype, kind.shape, kind.device)  # type: ignore[arg-type]
-
-
-def _by_place(places: list[Place]) -> list[tuple[Place, list[int] | None]]:
-    """The columns of each place; None for all columns."""
-    grouped: dict[int, list[int]] = {}
-    for column, place in enumerate(places):
-        grouped.setdefault(id(place), []).append(column)
-    if len(grouped) == 1:
-        return [(places[0], None)]
-    return [(places[columns[0]], columns) for columns in grouped.values()]
