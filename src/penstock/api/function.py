@@ -21,7 +21,7 @@ from penstock.api.guards import Guards
 from penstock.api.instances import common_count, naming_instance, split_instances
 from penstock.api.markers import Shared
 from penstock.api.outputs import check_form, in_form, in_form_of_values
-from penstock.api.refusals import check_depth, not_a_function
+from penstock.api.refusals import check_depth, check_traceable, not_a_function
 from penstock.api.traces import Entry, Traces
 from penstock.autodiff.function import asks_for_gradients, run_with_gradients
 from penstock.calls.structure import map_leaves
@@ -44,11 +44,12 @@ class Function:
     def __init__(
         self, fn: Callable[..., Any], options: dict[str, Any], instance: Any = None
     ) -> None:
+        check_traceable(fn)
         functools.update_wrapper(self, fn)
         self.__wrapped__: Callable[..., Any] = fn
         self._options = options
         self._instance = instance
-        self._name = options["name"] or fn.__name__
+        self._name = options["name"] or getattr(fn, "__name__", type(fn).__name__)
         bound = fn if instance is None else types.MethodType(fn, instance)
         self._callee = Callee(bound, self._name, (id(fn), id(instance)), inspect.signature(bound))
         self._names = list(self._callee.signature.parameters)
@@ -256,26 +257,20 @@ class Function:
 def function(
     fn: Callable[..., Any],
     *,
-    autograph: bool = True,
     name: str | None = None,
-    memory: str | None = None,
     max_depth: int = 10_000,
 ) -> Function: ...
 @overload
 def function(
     fn: None = None,
     *,
-    autograph: bool = True,
     name: str | None = None,
-    memory: str | None = None,
     max_depth: int = 10_000,
 ) -> Callable[[Callable[..., Any]], Function]: ...
 def function(
     fn: Callable[..., Any] | None = None,
     *,
-    autograph: bool = True,
     name: str | None = None,
-    memory: str | None = None,
     max_depth: int = 10_000,
 ) -> Function | Callable[[Callable[..., Any]], Function]:
     """Make a Python function, written for one example, a program that runs for many.
@@ -285,16 +280,14 @@ def function(
 
     Arguments:
         fn: the function; left out when the decorator is used with options.
-        autograph: whether Python `if` and `while` on traced values are converted from source.
         name: the name in programs and errors; that of `fn` otherwise.
-        memory: what happens to values that gradients need.
         max_depth: how many calls may be inside each other in a call of this function; one more
             is a `RecursionLimitError`.
 
     Gradients flow as through the Python function.
     """
     check_depth(max_depth)
-    options = {"autograph": autograph, "name": name, "memory": memory, "max_depth": max_depth}
+    options = {"name": name, "max_depth": max_depth}
     if fn is None:
         return lambda decorated: Function(decorated, options)
     return Function(fn, options)

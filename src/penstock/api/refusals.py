@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 from penstock.capture.location import user_line
@@ -19,6 +21,20 @@ def check_depth(max_depth: Any) -> None:
             where=user_line(),
             facts=[("max_depth", repr(max_depth)), ("expected", "1 or more")],
             todo=f"Leave it out to allow {DEPTH} nested calls.",
+        )
+    )
+
+
+def check_traceable(fn: Any) -> None:
+    """Refuse what is no Python function: a module, a builtin, anything without a signature."""
+    if isinstance(fn, FunctionType | MethodType | partial) or hasattr(fn, "__wrapped__"):
+        return
+    raise ArgumentError(
+        report(
+            "function: only a Python function or method can be a program.",
+            where=user_line(),
+            facts=[("given", type(fn).__name__), ("expected", "a function written in Python")],
+            todo="Decorate a module's forward, or wrap a builtin: ps.function(lambda x: ...).",
         )
     )
 

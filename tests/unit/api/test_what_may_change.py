@@ -109,3 +109,9 @@ def test_embeddings_scaled_by_frequency_are_refused():
     embedding = nn.Embedding(3, 1, scale_grad_by_freq=True)
     with pytest.raises(ArgumentError, match="scale_grad_by_freq counts indices call by call"):
         ps.function(lambda i: embedding(i))(torch.tensor(0))
+
+
+@pytest.mark.parametrize("given", [nn.Linear(2, 2), torch.sin, 3])
+def test_only_python_functions_become_programs(given):
+    with pytest.raises(ArgumentError, match="only a Python function or method can be a program"):
+        ps.function(given)
