@@ -452,9 +452,10 @@ class Machine:
                 work.append((linked.parent, parents))
 
     def _each_once(self, context: int, rows: Integers) -> Integers:
-        """Rows without repetition: the last to leave its mark on a row stands for it."""
-        if len(rows) == 1:
-            return rows
+        """Rows without repetition: the last to leave its mark on a row stands for it.
+
+        The mark stays, so that a row that is looked at again does not end a second time.
+        """
         todo = self.rows[context].todo
         marks = np.arange(-len(rows), 0)
         todo[rows] = marks

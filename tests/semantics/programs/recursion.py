@@ -142,3 +142,23 @@ def recursion_over_a_tuple_of_results(make: Maker) -> Case:
         )
 
     return Case(plain, traced, [(make.normal(n), 0, n) for n in (1, 2, 3, 7, 8, 5)])
+
+
+@table_program(torch.float64)
+def two_calls_that_end_together(make: Maker) -> Case:
+    """Two calls of one function whose rows may end in one event, and their caller's with them."""
+    weight = make.weight("weight", 3)
+
+    def scale(x: Tensor) -> Tensor:
+        return weight * x * 0.5
+
+    scaled = ps.function(scale)
+
+    def plain(x: Tensor) -> tuple[Tensor, Tensor]:
+        return scale(x), scale(x + 1)
+
+    @ps.function
+    def traced(x: Tensor) -> tuple[Tensor, Tensor]:
+        return scaled(x), scaled(x + 1)
+
+    return Case(plain, traced, [(make.normal(),) for _ in range(6)])
