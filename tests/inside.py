@@ -12,6 +12,7 @@ from penstock.ir.verify import verify_program
 from penstock.ir.verify_graph import verify_graph
 from penstock.passes import pipeline
 from penstock.plan.machine import Machine
+from penstock.plan.plan_cache import BoundedPlans
 from penstock.run.engine import Run
 
 #: The passes of `pipeline` that make a program or a graph, with what checks it.
@@ -47,11 +48,15 @@ def collected_machines() -> Iterator[list[Machine]]:
     carry_out = Run.carry_out
 
     def collect(run: Run, *args: Any, **kwargs: Any) -> Any:
-        machines.append(run.machine)
-        return carry_out(run, *args, **kwargs)
+        try:
+            return carry_out(run, *args, **kwargs)
+        finally:
+            if run.machine is not None:
+                machines.append(run.machine)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Run, "carry_out", collect)
+        patch.setattr(BoundedPlans, "find", lambda plans, key: None)  # each call has a machine
         yield machines
 
 

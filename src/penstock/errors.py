@@ -68,6 +68,30 @@ class MutationError(PenstockError, RuntimeError):
     """A program changes a tensor in place that it does not own."""
 
 
+class RecordedTensorError(PenstockError, RuntimeError):
+    """A recorded tensor was used in a way that needs what its scope cannot give."""
+
+
+class RepetitionError(PenstockError, RuntimeError):
+    """Gradients of gradients need a step again that cannot be run twice."""
+
+
+class AssertionFailedError(PenstockError, AssertionError):
+    """An assertion on traced values does not hold for an instance."""
+
+
+class SideEffectError(PenstockError, RuntimeError):
+    """A traced branch or loop changes what is outside of it."""
+
+
+class UndefinedVariableError(PenstockError, UnboundLocalError):
+    """A variable is read that only some paths through a traced branch or loop assign."""
+
+
+class UnsupportedSyntaxError(PenstockError, TypeError):
+    """A statement cannot depend on a traced value, or stand around one that does."""
+
+
 class NanError(PenstockError, ArithmeticError, RuntimeError):
     """A value or a gradient is NaN, and somebody asked to be told; anomaly mode raises a
     RuntimeError for it too.
@@ -76,6 +100,10 @@ class NanError(PenstockError, ArithmeticError, RuntimeError):
 
 class TreeError(PenstockError, ValueError):
     """Arrays, nested tuples or brackets that do not describe exactly one tree."""
+
+
+class WaitError(PenstockError, RuntimeError):
+    """An instance wants to wait for a value where it cannot be suspended."""
 
 
 class InternalError(PenstockError, RuntimeError):

@@ -8,7 +8,7 @@ from torch import nn
 
 import penstock as ps
 from penstock.autodiff import function as autodiff_function
-from penstock.run import engine
+from penstock.run.prepared import PreparedLaunch
 
 
 @pytest.fixture
@@ -68,13 +68,13 @@ def test_a_model_used_first_in_inference_mode_can_be_trained(tapes):
 
 def test_training_records_no_graph_inside_the_run(monkeypatch):
     states = []
-    launch = engine.Run.arguments
+    launch = PreparedLaunch.arguments
 
     def watched(self, *args):
         states.append(torch.is_grad_enabled())
         return launch(self, *args)
 
-    monkeypatch.setattr(engine.Run, "arguments", watched)
+    monkeypatch.setattr(PreparedLaunch, "arguments", watched)
     sum(ps.map(Scorer(), inputs())).backward()
     assert states
     assert not any(states)

@@ -6,25 +6,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.autodiff.call import DifferentiableCall
+from penstock.autodiff.ends import Ends
 from penstock.autodiff.gradients import slots_of
 from penstock.autodiff.replay import Replay
 from penstock.autodiff.reverse import NanFound
-from penstock.errors import NanError
+from penstock.errors import NanError, RepetitionError
 from penstock.run.nans import backward_line, nan_error, one_row
 
 
-def place_of(found: NanFound, made: DifferentiableCall) -> NanError:
+def place_of(found: NanFound, ends: Ends) -> NanError:
     """The error that names the instance and the line of the NaN."""
     page, rows = found.page, np.array([found.row])
     wanted = [
         (target.arena, slots_of(target).reshape(page.rows, -1)[found.row], None)
         for target in page.launch.targets
     ]
-    number = made.run.tape.entries.index(page)
-    replay = Replay(made, wanted, number + 1)
-    replay.carry_out(number)
-    single = one_row(page.block, replay.arguments(page, rows), 0)
-    cotangents = [found.cotangents.get(k) for k in range(len(page.launch.targets))]
-    source = backward_line(page.block, single, cotangents)
-    return nan_error(page.block, ".backward", source, page.instances, found.row, made.numbers)
+    number = list(ends.entries).index(page)
+    replay = Replay(ends, wanted, number + 1)
+    try:
+        replay.carry_out(number)
+    except RepetitionError:
+        source = None
+    else:
+        single = one_row(page.block, replay.arguments(page, rows), 0)
+        cotangents = [found.cotangents.get(k) for k in range(len(page.launch.targets))]
+        source = backward_line(page.block, single, cotangents)
+    return nan_error(page.block, ".backward", source, page.instances, found.row, ends.run.numbers)

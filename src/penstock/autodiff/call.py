@@ -15,10 +15,7 @@ import torch
 from penstock.autodiff.tape import TapedRun
 from penstock.ir.graph import Context, Wire
 from penstock.passes.differentiable import find_differentiable
-from penstock.plan.boxes import BoxTable
-from penstock.plan.machine import Machine
 from penstock.plan.schedule import Integers
-from penstock.plan.slots import SequenceTable, SlotSpace, ranges
 from penstock.run.engine import Columns, Executable
 from penstock.run.faults import Numbers
 from penstock.run.recording import CallRecorder
@@ -94,22 +91,12 @@ class DifferentiableCall:
         ]
 
     def _result(self, output: int, instance: int | None) -> tuple[int, Integers]:
-        values = self.run.machine.result_slots[output]
-        assert values is not None
-        if instance is not None:
-            values = values[instance : instance + 1]
-        return value_slots(self.run.machine, self.entry.outputs[output], values)
+        return self.run.outcome.result(output).of(chosen(instance))
 
 
-def value_slots(machine: Machine, wire: Wire, values: Integers) -> tuple[int, Integers]:
-    """The arena and the slots of stored values, all in one arena."""
-    place = machine.place(wire)
-    if isinstance(place, SequenceTable):
-        return place.space.number, ranges(place.base[values], place.length[values])
-    if isinstance(place, BoxTable):
-        return int(place.arena[values[0]]), place.slot[values]
-    assert isinstance(place, SlotSpace)
-    return place.number, values
+def chosen(instance: int | None) -> slice:
+    """One instance, or all."""
+    return slice(None) if instance is None else slice(instance, instance + 1)
 
 
 def find_tensors(

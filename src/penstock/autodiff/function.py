@@ -12,17 +12,13 @@ from typing import Any
 
 import torch
 
-from penstock.autodiff.anomalies import place_of
+from penstock.autodiff.backward import go_backward
 from penstock.autodiff.call import DifferentiableCall, find_tensors
-from penstock.autodiff.ends import input_gradients, seed_gradients
-from penstock.autodiff.replay import replay_gradients
-from penstock.autodiff.reverse import NanFound, Reversal
-from penstock.autodiff.tape import Tape, TapedRun
-from penstock.autodiff.torch_engine import keeps_graph, looks_for_nan, without_modes
+from penstock.autodiff.ends import CallEnds
+from penstock.autodiff.tape import TapedRun
 from penstock.run.engine import Columns, Executable
 from penstock.run.faults import Numbers, user_errors
 from penstock.run.outputs import collect_outputs
-from penstock.run.recording import recorded_call
 from penstock.run.seeds import Seed
 
 
@@ -58,7 +54,7 @@ def run_with_gradients(
     tensors, places = find_tensors(columns, captures)
     made = DifferentiableCall(executable, columns, captures, count, numbers, seed, tensors, places)
     made.is_joined = is_joined
-    with user_errors(numbers), recorded_call(executable.graph, count) as made.recorder:
+    with user_errors(numbers), executable.recorded(count) as made.recorder:
         outputs = CallNode.apply(made, *tensors)  # type: ignore[no-untyped-call]
     found: dict[int, Any] = dict(made.plain)
     for (output, instance), tensor in zip(made.flowing, outputs, strict=True):
@@ -85,8 +81,8 @@ class CallNode(torch.autograd.Function):
                 made.numbers,
                 made.seed,
                 recorder=made.recorder,
+                wires=made.wires,
             )
-            run.tape = Tape(made.wires)
             run.carry_out(made.columns)
             outputs = _split_outputs(run, made)
         run.finish()
@@ -95,22 +91,16 @@ class CallNode(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         """Reverse the tape; replay it where the gradients must be differentiable themselves."""
-        made: DifferentiableCall = ctx.made
-        keep = keeps_graph()
-        checks_nan = looks_for_nan() or (made.recorder is not None and made.recorder.checks_nan)
-        with without_modes():
-            if torch.is_grad_enabled():
-                return None, *replay_gradients(made, grads, keep)
-            return None, *_reverse(made, grads, keep, checks_nan)
+        return None, *go_backward(CallEnds(ctx.made), grads)
 
 
 def _split_outputs(run: TapedRun, made: DifferentiableCall) -> tuple[torch.Tensor, ...]:
     """The tensors through which gradients flow; the others are left with the call."""
-    columns = collect_outputs(run.machine, run.arenas, made.entry)
+    columns = collect_outputs(run.outcome, run.arena)
     flowing: list[torch.Tensor] = []
     for position, (wire, column) in enumerate(zip(made.entry.outputs, columns, strict=True)):
         is_joined = made.is_joined and column.has_one_shape
-        if wire not in run.tape.wires:
+        if wire not in run.wires:
             made.plain[position] = column.stacked() if is_joined else column.rows()
         elif is_joined:
             flowing.append(column.stacked())
@@ -119,16 +109,3 @@ def _split_outputs(run: TapedRun, made: DifferentiableCall) -> tuple[torch.Tenso
             flowing.extend(column.separate_rows())
             made.flowing.extend((position, instance) for instance in range(made.count))
     return tuple(flowing)
-
-
-def _reverse(
-    made: DifferentiableCall, grads: Sequence[torch.Tensor | None], keep: bool, checks_nan: bool
-) -> list[torch.Tensor | None]:
-    reversal = Reversal(made.run, keep, made.recorder, checks_nan)
-    with torch.no_grad():
-        seed_gradients(made, reversal, grads)
-        try:
-            reversal.run()
-        except NanFound as found:
-            raise place_of(found, made) from None
-        return input_gradients(made, reversal)

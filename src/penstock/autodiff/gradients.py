@@ -2,10 +2,14 @@
 
 Presence is kept on the host, apart from the values: a slot without a gradient is not a slot with a
 zero gradient. The slots of a launch's results are cleared once its backward half has run, so that a
-reused slot starts anew.
+reused slot starts anew. What is to be done with values follows from presence alone, so it can be
+prepared once and done in every backward pass of the same shape.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -29,6 +33,12 @@ def add_gradients(known: torch.Tensor | None, more: torch.Tensor) -> torch.Tenso
     return more + known if known.is_sparse else known.add_(more)
 
 
+#: Gathers gradients of some slots, or adds gradients to them, in any arena like the one for which
+#: it was prepared.
+Gather: TypeAlias = "Callable[[GradientArena], torch.Tensor]"
+Accumulate: TypeAlias = "Callable[[GradientArena, torch.Tensor], None]"
+
+
 class GradientArena:
     """The gradients of one arena."""
 
@@ -45,39 +55,77 @@ class GradientArena:
 
     def gather(self, slots: Integers) -> torch.Tensor:
         """Gradients of slots; zeros where there is none."""
+        return self.prepare_gather(slots)(self)
+
+    def prepare_gather(self, slots: Integers) -> Gather:
+        """How to gather the gradients of slots while those are present that now are."""
         missing = slots[~self.present[slots]]
-        if len(missing):
-            self.values.index_fill_(0, self.index(missing), 0)
+        take = self._prepare_take(slots)
+        if not len(missing):
+            return take
+        fill = self.index(missing)
+
+        def gather(arena: GradientArena) -> torch.Tensor:
+            arena.values.index_fill_(0, fill, 0)
+            return take(arena)
+
+        return gather
+
+    def _prepare_take(self, slots: Integers) -> Gather:
         if consecutive(slots):
-            start = int(slots[0])
-            return self.values[start : start + len(slots)]
-        return self.values.index_select(0, self.index(slots))
+            start, end = int(slots[0]), int(slots[0]) + len(slots)
+            return lambda arena: arena.values[start:end]
+        index = self.index(slots)
+        return lambda arena: arena.values.index_select(0, index)
 
     def accumulate(self, slots: Integers, gradients: torch.Tensor) -> None:
         """Add gradients to slots, each as often as it occurs: a plain write where it is the first
         and only one.
         """
+        self.prepare_accumulate(slots)(self, gradients)
+
+    def prepare_accumulate(self, slots: Integers) -> Accumulate:
+        """How to add gradients to slots while those are present that now are; they are, after
+        it.
+        """
         if not len(slots):
-            return
-        if gradients.untyped_storage().data_ptr() == self.values.untyped_storage().data_ptr():
-            gradients = gradients.clone()
+            return lambda arena, gradients: None
         held = self.present[slots]
         if not held.any() and _is_unique(slots):
-            self._write(slots, gradients)
-            return
+            self.present[slots] = True
+            return self._prepare_write(slots)
         missing = slots[~held]
-        if len(missing):
-            self.values.index_fill_(0, self.index(missing), 0)
-            self.present[missing] = True
-        self.values.index_add_(0, self.index(slots), gradients)
+        self.present[missing] = True
+        fill = self.index(missing) if len(missing) else None
+        index = self.index(slots)
 
-    def _write(self, slots: Integers, gradients: torch.Tensor) -> None:
-        self.present[slots] = True
-        if consecutive(slots):
-            start = int(slots[0])
-            self.values[start : start + len(slots)].copy_(gradients)
-        else:
-            self.values.index_copy_(0, self.index(slots), gradients)
+        def add(arena: GradientArena, gradients: torch.Tensor) -> None:
+            gradients = arena.apart(gradients)
+            if fill is not None:
+                arena.values.index_fill_(0, fill, 0)
+            arena.values.index_add_(0, index, gradients)
+
+        return add
+
+    def _prepare_write(self, slots: Integers) -> Accumulate:
+        if not consecutive(slots):
+            index = self.index(slots)
+
+            def scatter(arena: GradientArena, gradients: torch.Tensor) -> None:
+                arena.values.index_copy_(0, index, arena.apart(gradients))
+
+            return scatter
+        start, end = int(slots[0]), int(slots[0]) + len(slots)
+
+        def write(arena: GradientArena, gradients: torch.Tensor) -> None:
+            arena.values[start:end].copy_(arena.apart(gradients))
+
+        return write
+
+    def apart(self, gradients: torch.Tensor) -> torch.Tensor:
+        """The gradients in other memory than the arena's."""
+        is_own = gradients.untyped_storage().data_ptr() == self.values.untyped_storage().data_ptr()
+        return gradients.clone() if is_own else gradients
 
     def clear(self, slots: Integers) -> None:
         """Forget the gradients of slots."""

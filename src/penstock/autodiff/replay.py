@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.autodiff.call import DifferentiableCall, value_slots
+from penstock.autodiff.ends import Ends
 from penstock.autodiff.gradients import slots_of
-from penstock.autodiff.tape import Page, check_version
-from penstock.autodiff.uniforms import UniformGraph
-from penstock.calls.autocast import autocast_as
+from penstock.autodiff.tape import Page
+from penstock.errors import RepetitionError, report
 from penstock.plan.schedule import Copy, Hosted, Integers, Picks, Shared, Sized, Span, Store
+from penstock.run.step_blocks import OpaqueBlock
 
 Marks = list[npt.NDArray[np.bool_]]
 
@@ -53,12 +53,16 @@ class Ledger:
         return joined.index_select(0, index.to(joined.device))
 
 
-def live_rows(entries: Sequence[object], present: Marks) -> list[Integers | None]:
-    """For each entry the rows that the marked slots depend on; None for entries without rows."""
+def live_rows(
+    entries: Sequence[object], present: Marks, *, is_flowing: bool = False
+) -> list[Integers | None]:
+    """For each entry the rows that the marked slots depend on, or those from which gradients flow
+    to them; None for entries without rows.
+    """
     found: list[Integers | None] = []
     for entry in reversed(entries):
         if isinstance(entry, Page):
-            found.append(_live_rows_of(entry, present))
+            found.append(_live_rows_of(entry, present, is_flowing))
             continue
         if isinstance(entry, Copy):
             targets, sources = slots_of(entry.target), slots_of(entry.source)
@@ -70,16 +74,17 @@ def live_rows(entries: Sequence[object], present: Marks) -> list[Integers | None
     return found[::-1]
 
 
-def _live_rows_of(page: Page, present: Marks) -> Integers:
+def _live_rows_of(page: Page, present: Marks, is_flowing: bool) -> Integers:
     live = np.zeros(page.rows, np.bool_)
-    for target in page.launch.targets:
+    for position, target in enumerate(page.launch.targets):
         slots = slots_of(target)
         if len(slots):
-            live |= present[target.arena][slots].reshape(page.rows, -1).any(axis=1)
+            if not is_flowing or position in page.results:
+                live |= present[target.arena][slots].reshape(page.rows, -1).any(axis=1)
             present[target.arena][slots] = False
     index = np.flatnonzero(live)
-    for operand in page.launch.operands:
-        if isinstance(operand, Span | Picks):
+    for position, operand in enumerate(page.launch.operands):
+        if isinstance(operand, Span | Picks) and (not is_flowing or position in page.operands):
             slots = slots_of(operand)
             if len(slots):
                 present[operand.arena][slots.reshape(page.rows, -1)[index].reshape(-1)] = True
@@ -87,20 +92,19 @@ def _live_rows_of(page: Page, present: Marks) -> Integers:
 
 
 def replay_gradients(
-    made: DifferentiableCall, grads: Sequence[torch.Tensor | None], keep: bool
+    ends: Ends, grads: Sequence[torch.Tensor | None], keep: bool
 ) -> list[torch.Tensor | None]:
-    """Gradients of the call's tensors, as an autograd graph of their own."""
-    wanted = [item for item in made.cotangents(grads) if len(item[1])]
-    replay = Replay(made, wanted)
-    for page, rows in replay.live_pages():
-        if page.form is not None:
-            page.use(rows, is_last=not keep)
-            page.release()
+    """Gradients of the tensors at the start, as an autograd graph of their own."""
+    wanted = [item for item in ends.cotangents(grads) if len(item[1])]
+    replay = Replay(ends, wanted)
+    for page, rows in replay.flowing_pages():
+        page.use(rows, is_last=not keep)
+        page.release()
     replay.carry_out()
     outputs = [replay.ledger.take(n, slots).reshape(grad.shape) for n, slots, grad in wanted]
     flowing = [k for k, output in enumerate(outputs) if output.requires_grad]
     if not flowing:
-        return [None] * len(made.tensors)
+        return [None] * len(ends.tensors)
     return list(
         torch.autograd.grad(
             [outputs[k] for k in flowing],
@@ -113,38 +117,42 @@ def replay_gradients(
 
 
 class Replay:
-    """The tape of a call run again, for the rows that some results depend on."""
+    """A tape run again, for the rows that some results depend on."""
 
     def __init__(
         self,
-        made: DifferentiableCall,
+        ends: Ends,
         wanted: Sequence[tuple[int, Integers, object]],
         end: int | None = None,
     ) -> None:
-        self.made = made
-        self.run = made.run
         #: The tape, or its first entries: the wanted slots are those at their end.
-        self.entries = made.run.tape.entries[:end]
-        for number, version in made.run.versions.items():
-            check_version(made.run.uniform(number), version)
-        #: The call's tensors under names of their own: one tensor may come in many places, or
+        self.entries = ends.entries[:end]
+        #: The tensors at the start under names of their own: one tensor may come in many places, or
         #: depend on another.
-        self.tensors = [tensor.view_as(tensor) for tensor in made.tensors]
-        capacities = [space.end for space in self.run.machine.spaces]
-        present = [np.zeros(capacity, np.bool_) for capacity in capacities]
-        for number, slots, _ in wanted:
-            present[number][slots] = True
-        self.live = live_rows(self.entries, present)
+        self.tensors = [tensor.view_as(tensor) for tensor in ends.tensors]
+        extents = ends.run.extents()
+        self.kinds = [kind for kind, _ in extents]
+        capacities = [capacity for _, capacity in extents]
+        self.wanted = wanted
+        self.live = live_rows(self.entries, self._marked(capacities))
         self.ledger = Ledger(capacities)
-        named = list(zip(made.places, self.tensors, strict=True))
-        captures = {p.capture: tensor for p, tensor in named if p.capture is not None}
-        self.uniforms = UniformGraph(self.run, captures)
-        self.columns = {(p.column, p.instance): tensor for p, tensor in named}
-        self._put_inputs()
+        self.uniform = ends.uniforms(self.tensors)
+        for number, slots, values in ends.inputs(self.tensors, self.uniform):
+            whole = values.reshape(len(slots), *self.kinds[number].shape)
+            self.ledger.put(number, slots, whole)
 
-    def live_pages(self) -> list[tuple[Page, Integers]]:
-        """The launches with live rows, and those rows."""
-        entries = zip(self.entries, self.live, strict=True)
+    def _marked(self, capacities: Sequence[int]) -> Marks:
+        """The wanted slots."""
+        present = [np.zeros(capacity, np.bool_) for capacity in capacities]
+        for number, slots, _ in self.wanted:
+            present[number][slots] = True
+        return present
+
+    def flowing_pages(self) -> list[tuple[Page, Integers]]:
+        """The launches from which gradients flow to the wanted slots, and their rows that do."""
+        present = self._marked([len(owners) for owners in self.ledger.piece])
+        flowing = live_rows(self.entries, present, is_flowing=True)
+        entries = zip(self.entries, flowing, strict=True)
         return [
             (entry, rows)
             for entry, rows in entries
@@ -164,7 +172,7 @@ class Replay:
         elif isinstance(entry, Copy):
             self._copy(entry)
         else:
-            device = self.run.machine.spaces[entry.target.arena].kind.device
+            device = self.kinds[entry.target.arena].device
             values = torch.from_numpy(entry.values).to(device)
             self.ledger.put(entry.target.arena, slots_of(entry.target), values)
 
@@ -177,7 +185,7 @@ class Replay:
         chosen = made.reshape(len(targets), -1).all(axis=1)
         if chosen.any():
             picked = sources.reshape(len(targets), -1)[chosen].reshape(-1)
-            shape = self.run.machine.spaces[entry.target.arena].kind.shape
+            shape = self.kinds[entry.target.arena].shape
             values = self.ledger.take(entry.source.arena, picked)
             whole = values.reshape(int(chosen.sum()), *shape)
             self.ledger.put(entry.target.arena, targets[chosen], whole)
@@ -187,7 +195,7 @@ class Replay:
         found: list[torch.Tensor | int] = []
         for position, operand in enumerate(page.launch.operands):
             if isinstance(operand, Shared):
-                found.append(self._uniform(operand.wire))
+                found.append(self.uniform(operand.wire))
             elif isinstance(operand, Sized):
                 found.append(operand.size)
             elif isinstance(operand, Hosted):
@@ -197,18 +205,16 @@ class Replay:
                 found.append(self._take(page, position, operand, rows))
         return found
 
-    def _uniform(self, number: int) -> torch.Tensor:
-        with autocast_as(self.run.executable.autocast):
-            return self.uniforms.value(number)
-
     def _launch(self, page: Page, rows: Integers) -> None:
-        arguments = self.arguments(page, rows)
-        form = page.block.form(page.block.dynamic_sizes(arguments))
-        outputs = form(len(rows), *arguments)
-        for target, values in zip(page.launch.targets, outputs, strict=True):
+        _check_repeatable(page)
+        outputs = page.block.run(len(rows), self._connected(page, self.arguments(page, rows)))
+        for position, target in enumerate(page.launch.targets):
+            values = outputs[position]
+            if position not in page.results:
+                values = values.detach()
             slots = slots_of(target).reshape(page.rows, -1)[rows].reshape(-1)
             if len(slots):
-                shape = self.run.machine.spaces[target.arena].kind.shape
+                shape = self.kinds[target.arena].shape
                 self.ledger.put(target.arena, slots, values.reshape(len(slots), *shape))
 
     def _take(
@@ -227,27 +233,25 @@ class Replay:
             return values.reshape(len(rows), operand.length, *values.shape[1:])
         return values
 
-    def _put_inputs(self) -> None:
-        machine = self.run.machine
-        for position, entry in enumerate(self.made.executable.graph.inputs):
-            values = machine.input_slots[position]
-            if entry.slot is None or values is None:
-                continue
-            if entry.number is None:
-                assert entry.uniform is not None
-                number, slots = value_slots(machine, entry.slot, values[:1])
-                self.ledger.put(number, slots, self._uniform(entry.uniform.number).unsqueeze(0))
-                continue
-            for instance in range(self.made.count):
-                value = values[instance : instance + 1]
-                number, slots = value_slots(machine, entry.slot, value)
-                rows = self._input(entry.number, instance)
-                shape = machine.spaces[number].kind.shape
-                self.ledger.put(number, slots, rows.reshape(len(slots), *shape))
+    def _connected(
+        self, page: Page, arguments: list[torch.Tensor | int]
+    ) -> list[torch.Tensor | int]:
+        """The arguments of a launch, those through which no gradients flow cut off."""
+        return [
+            argument.detach()
+            if isinstance(argument, torch.Tensor) and position not in page.operands
+            else argument
+            for position, argument in enumerate(arguments)
+        ]
 
-    def _input(self, column: int, instance: int) -> torch.Tensor:
-        whole = self.columns.get((column, None))
-        if whole is not None:
-            return whole[instance]
-        own = self.columns.get((column, instance))
-        return self.made.columns[column][instance] if own is None else own
+
+def _check_repeatable(page: Page) -> None:
+    if isinstance(page.block, OpaqueBlock) and not page.block.is_repeatable:
+        raise RepetitionError(
+            report(
+                "Gradients of gradients need to run a step again that cannot be run twice.",
+                where=str(page.block.node.source) if page.block.node.source else None,
+                facts=[("step", page.block.name)],
+                todo="Call it outside of the mapped code, or do without create_graph=True.",
+            )
+        )

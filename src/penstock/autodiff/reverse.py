@@ -3,13 +3,14 @@ values.
 
 For each launch, last first: the rows that have cotangents, grouped by which results have them; the
 backward half for each group; gradients added to the slots of the operands. Copies turn around;
-control needs no rules.
+control needs no rules. What is done follows from the plan and from which outputs have cotangents:
+the way back that one pass has found serves later ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,11 @@ import torch
 
 from penstock.autodiff.contract import Contraction, Window
 from penstock.autodiff.gradients import GradientArena, add_gradients, slots_of
-from penstock.autodiff.joint import Backward
-from penstock.autodiff.tape import Page, TapedRun
+from penstock.autodiff.joint import TrainingForm
+from penstock.autodiff.tape import Page, Taping
+from penstock.autodiff.way_back import Add, CopyBack, Fetch, Half, WayBack
 from penstock.plan.schedule import Copy, Integers, Picks, Shared, Span, Store
 from penstock.run.nans import first_bad_row
-from penstock.run.recording import CallRecorder
 
 
 class NanFound(Exception):
@@ -38,75 +39,113 @@ class NanFound(Exception):
 class Reversal:
     """One backward pass over a tape."""
 
-    def __init__(
-        self, run: TapedRun, keep: bool, recorder: CallRecorder | None, checks_nan: bool
-    ) -> None:
+    def __init__(self, run: Taping, keep: bool, checks_nan: bool) -> None:
         self.taped = run
         #: Whether rows may be gone through again (the graph is retained).
         self.keep = keep
-        self.recorder = recorder
         #: Whether to stop at the first NaN.
         self.checks_nan = checks_nan
-        self.kinds = [space.kind for space in run.machine.spaces]
+        self.extents = run.extents()
         self.arenas: dict[int, GradientArena] = {}
         self.uniform_gradients: dict[int, torch.Tensor] = {}
         self.windows: dict[object, tuple[int, Window]] = {}
+        #: Whether the way back is decided by which outputs have cotangents: not where torch's own
+        #: autograd has found it for some launch.
+        self.is_repeatable = True
 
     def arena(self, number: int) -> GradientArena:
         """The gradients of an arena's values."""
         if number not in self.arenas:
-            space = self.taped.machine.spaces[number]
-            self.arenas[number] = GradientArena(space.kind, space.end)
+            self.arenas[number] = GradientArena(*self.extents[number])
         return self.arenas[number]
 
-    def run(self) -> None:
-        """Go through the tape from its end."""
-        for entry in reversed(self.taped.tape.entries):
-            if isinstance(entry, Copy):
-                self._reverse_copy(entry)
-            elif isinstance(entry, Store):
-                self._forget((entry.target,))
-            elif entry.form is not None:
-                self._reverse_launch(entry)
-            else:
-                self._forget(entry.launch.targets)
+    def gradient_of(self, number: int, slots: Integers) -> torch.Tensor | None:
+        """The gradients of slots, zeros for those without; None if none has one."""
+        arena = self.arenas.get(number)
+        if arena is None or not arena.present[slots].any():
+            return None
+        return arena.gather(slots)
+
+    def run(self, entries: Sequence[Page | Copy | Store]) -> None:
+        """Go through a tape from its end."""
+        for entry in reversed(entries):
+            self._reverse(entry)
+        self._flush_windows()
+
+    def find_way(self, entries: Sequence[Page | Copy | Store]) -> WayBack | None:
+        """Go through a tape from its end, and remember how; None if that may change."""
+        steps = [self._reverse(entry) for entry in reversed(entries)]
+        self._flush_windows()
+        present = {number: arena.present.copy() for number, arena in self.arenas.items()}
+        return WayBack(tuple(steps), present) if self.is_repeatable else None
+
+    def run_again(self, entries: Sequence[Page | Copy | Store], way: WayBack) -> None:
+        """Go through a tape on the way that an earlier pass has found for one like it."""
+        for entry, step in zip(reversed(entries), way.steps, strict=True):
+            if isinstance(step, CopyBack):
+                step.run(self)
+            elif step:
+                assert isinstance(entry, Page)
+                for half in step:
+                    self._run_half(entry, half)
+                entry.release()
+        self._flush_windows()
+        for number, present in way.present.items():
+            self.arena(number).present = present
+
+    def _flush_windows(self) -> None:
         for wire, window in self.windows.values():
             gradient = window.flush()
             if gradient is not None:
                 self._add_uniform(wire, gradient)
 
-    def _reverse_copy(self, copy: Copy) -> None:
+    def _reverse(self, entry: Page | Copy | Store) -> tuple[Half, ...] | CopyBack:
+        if isinstance(entry, Copy):
+            return self._reverse_copy(entry)
+        if isinstance(entry, Store):
+            self._forget((entry.target,))
+            return ()
+        halves = self._reverse_launch(entry) if entry.results else ()
+        self._forget(entry.launch.targets)
+        return halves
+
+    def _reverse_copy(self, copy: Copy) -> tuple[Half, ...] | CopyBack:
         arena = self.arenas.get(copy.target.arena)
         if arena is None:
-            return
+            return ()
         targets, sources = slots_of(copy.target), slots_of(copy.source)
         held = arena.present[targets]
-        if held.any():
-            gradients = arena.gather(targets[held]).clone()
-            arena.clear(targets)
-            below = self.arena(copy.source.arena)
-            chosen = sources.reshape(len(targets), -1)[held].reshape(-1)
-            below.accumulate(chosen, gradients.reshape(len(chosen), *below.kind.shape))
+        if not held.any():
+            return ()
+        gather = arena.prepare_gather(targets[held])
+        arena.clear(targets)
+        below = self.arena(copy.source.arena)
+        chosen = sources.reshape(len(targets), -1)[held].reshape(-1)
+        shape = (len(chosen), *below.kind.shape)
+        add = below.prepare_accumulate(chosen)
+        step = CopyBack(copy.target.arena, gather, copy.source.arena, shape, add)
+        step.run(self)
+        return step
 
     def _forget(self, targets: Sequence[Span | Picks]) -> None:
         for target in targets:
             if target.arena in self.arenas:
                 self.arenas[target.arena].clear(slots_of(target))
 
-    def _reverse_launch(self, page: Page) -> None:
-        form = page.form
-        assert form is not None
+    # ---- launches --------------------------------------------------------------------------------
+
+    def _reverse_launch(self, page: Page) -> tuple[Half, ...]:
         rows = page.launch.rows
-        held = {k: self._rows_held(page.launch.targets[k], rows) for k in form.results}
+        held = {k: self._rows_held(page.launch.targets[k], rows) for k in page.results}
+        halves: list[Half] = []
         if any(mask is not None for mask in held.values()):
             for pattern, index in _patterns(held, rows):
-                backward = form.backward(pattern)
-                if backward.saved or backward.uniforms:
-                    page.use(index, is_last=not self.keep)
-                with self._recorded(page, index):
-                    self._run_backward(page, backward, pattern, index)
+                fetches = tuple(self._cotangent(page, k, index) for k in pattern)
+                half = Half(pattern, index, fetches)
+                self._run_half(page, half)
+                halves.append(half)
             page.release()
-        self._forget(page.launch.targets)
+        return tuple(halves)
 
     def _rows_held(self, target: Span | Picks, rows: int) -> npt.NDArray[np.bool_] | None:
         """Which rows of a result have a cotangent; None if none has."""
@@ -117,83 +156,115 @@ class Reversal:
         held = held.reshape(rows, -1).any(axis=1, keepdims=True).reshape(-1) if rows else held
         return held if held.any() else None
 
-    def _recorded(self, page: Page, index: Integers | None) -> AbstractContextManager[None]:
-        if self.recorder is None:
-            return nullcontext()
-        rows = page.rows if index is None else len(index)
-        return self.recorder.backward(self.taped, page.launch, rows)
+    def _run_half(self, page: Page, half: Half) -> None:
+        if page.needs_saved(half.pattern):
+            page.use(half.index, is_last=not self.keep)
+        if self.taped.recorder is None:
+            self._run_backward(page, half)
+            return
+        rows = page.rows if half.index is None else len(half.index)
+        with self.taped.recorder.backward(self.taped, page.launch, rows):
+            self._run_backward(page, half)
 
-    def _run_backward(
-        self, page: Page, backward: Backward, pattern: tuple[int, ...], index: Integers | None
-    ) -> None:
-        launch, form = page.launch, page.form
-        assert form is not None
-        rows = launch.rows if index is None else len(index)
-        saved = [page.read_saved(k) for k in backward.saved]
-        if index is not None:
-            where = torch.from_numpy(index)
-            saved = [
-                form.saved[k].select(values, launch.rows, where.to(values.device))
-                for k, values in zip(backward.saved, saved, strict=True)
-            ]
-        uniforms = [self.taped.read_uniform(launch.operands[k].wire) for k in backward.uniforms]  # type: ignore[union-attr]
-        cotangents = [self._cotangent(page, k, index, rows) for k in pattern]
-        results = backward.function(rows, *saved, *uniforms, *cotangents, *page.sizes)
+    def _run_backward(self, page: Page, half: Half) -> None:
+        cotangents = [fetch(self) for fetch in half.cotangents]
+        results, places = page.go_back(
+            half.pattern, half.index, cotangents, self.taped.read_uniform
+        )
         if self.checks_nan:
-            row = first_bad_row(rows, cotangents, _with_rows(rows, results))
-            if row is not None:
-                raise NanFound(
-                    page,
-                    row if index is None else int(index[row]),
-                    pattern,
-                    [c[row] for c in cotangents],
-                )
-        for operand, place in zip(form.operands, backward.gradients, strict=True):
-            if isinstance(place, Contraction):
-                self._collect(page, operand, place, results)
-            elif place is not None and results[place] is not None:
-                self._add(page, operand, results[place], index)
+            _check_nan(page, half, cotangents, results)
+        if half.adds is None:
+            self.is_repeatable &= isinstance(page.form, TrainingForm)
+            half.adds = self._prepare_adds(page, half.index, results, places)
+        for add in half.adds:
+            add(self, results)
 
-    def _collect(
-        self, page: Page, operand: int, how: Contraction, results: Sequence[torch.Tensor]
-    ) -> None:
+    def _prepare_adds(
+        self,
+        page: Page,
+        index: Integers | None,
+        results: Sequence[torch.Tensor | None],
+        places: Sequence[int | Contraction | None],
+    ) -> tuple[Add, ...]:
+        """What to do with the results of a backward half: for each operand add its gradient."""
+        adds: list[Add] = []
+        for operand, place in zip(page.operands, places, strict=True):
+            if isinstance(place, Contraction):
+                adds.append(_collecting(page, operand, place))
+            elif place is not None and results[place] is not None:
+                adds.append(self._adding(page, operand, place, index))
+        return tuple(adds)
+
+    def collect(self, key: object, wire: int, how: Contraction, factors: Sequence[Any]) -> None:
         """Factors of a weight gradient go to the window of their block and operand."""
-        source = page.launch.operands[operand]
-        assert isinstance(source, Shared)
-        key = (page.launch.block, operand, how.kind, how.shape)
-        window = self.windows.setdefault(key, (source.wire, Window(how)))[1]
-        gradient = window.add(tuple(results[place] for place in how.places))
+        found = self.windows.get(key)
+        if found is None:
+            found = self.windows[key] = wire, Window(how)
+        gradient = found[1].add(tuple(map(self._owned, factors)))
         if gradient is not None:
-            self._add_uniform(source.wire, gradient)
+            self._add_uniform(wire, gradient)
+
+    def _owned(self, values: torch.Tensor) -> torch.Tensor:
+        """Values in memory that nobody writes to: slots are used again before a window is full."""
+        place = values.untyped_storage().data_ptr()
+        arenas = (arena.values.untyped_storage().data_ptr() for arena in self.arenas.values())
+        return values.clone() if place in arenas else values
 
     def _add_uniform(self, wire: int, gradient: torch.Tensor) -> None:
         known = self.uniform_gradients.get(wire)
         self.uniform_gradients[wire] = add_gradients(known, gradient)
 
-    def _cotangent(
-        self, page: Page, result: int, index: Integers | None, rows: int
-    ) -> torch.Tensor:
+    def _cotangent(self, page: Page, result: int, index: Integers | None) -> Fetch:
+        """How to find the cotangents of a result."""
         target = page.launch.targets[result]
-        arena = self.arena(target.arena)
-        slots = _row_slots(target, page.launch.rows, index)
-        values = arena.gather(slots)
+        number, arena = target.arena, self.arena(target.arena)
+        gather = arena.prepare_gather(_row_slots(target, page.launch.rows, index))
         if page.block.block.is_flat:
-            return values.unsqueeze(1)
+            return lambda reversal: gather(reversal.arena(number)).unsqueeze(1)
         if target.length is not None:
-            return values.view(rows, target.length, *arena.kind.shape)
-        return values
+            rows = page.rows if index is None else len(index)
+            shape = (rows, target.length, *arena.kind.shape)
+            return lambda reversal: gather(reversal.arena(number)).view(shape)
+        return lambda reversal: gather(reversal.arena(number))
 
-    def _add(
-        self, page: Page, operand: int, gradients: torch.Tensor, index: Integers | None
-    ) -> None:
+    def _adding(self, page: Page, operand: int, place: int, index: Integers | None) -> Add:
         source = page.launch.operands[operand]
         if isinstance(source, Shared):
-            self._add_uniform(source.wire, gradients.clone())
-            return
+            wire = source.wire
+            return lambda reversal, results: reversal._add_uniform(wire, results[place].clone())
         assert isinstance(source, Span | Picks)
-        arena = self.arena(source.arena)
+        number, arena = source.arena, self.arena(source.arena)
         slots = _row_slots(source, page.launch.rows, index)
-        arena.accumulate(slots, gradients.reshape(len(slots), *arena.kind.shape))
+        shape, put = (len(slots), *arena.kind.shape), arena.prepare_accumulate(slots)
+
+        def add(reversal: Reversal, results: Sequence[Any]) -> None:
+            put(reversal.arena(number), results[place].reshape(shape))
+
+        return add
+
+
+def _collecting(page: Page, operand: int, how: Contraction) -> Add:
+    source = page.launch.operands[operand]
+    assert isinstance(source, Shared)
+    wire, key = source.wire, (page.launch.block, operand, source.wire, how.kind, how.shape)
+
+    def collect(reversal: Reversal, results: Sequence[Any]) -> None:
+        reversal.collect(key, wire, how, [results[place] for place in how.places])
+
+    return collect
+
+
+def _check_nan(
+    page: Page,
+    half: Half,
+    cotangents: list[torch.Tensor],
+    results: Sequence[torch.Tensor | None],
+) -> None:
+    rows = page.rows if half.index is None else len(half.index)
+    row = first_bad_row(rows, cotangents, _with_rows(rows, results))
+    if row is not None:
+        place = row if half.index is None else int(half.index[row])
+        raise NanFound(page, place, half.pattern, [c[row] for c in cotangents])
 
 
 def _with_rows(rows: int, results: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:

@@ -1,29 +1,36 @@
 """The tape of a run: what was launched and what each launch left for its backward half, in order.
 
 A page is what one launch saved. Pages own their memory: a value that is only a view of an arena is
-copied, because the arena's slots are used again.
+copied, because the arena's slots are used again. Taping is the same for calls of programs and for
+recorded steps.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from penstock.autodiff.contract import Contraction
 from penstock.autodiff.fallback import AutogradForm
-from penstock.autodiff.joint import TrainingForm, named_sizes
-from penstock.autodiff.torch_engine import without_modes
-from penstock.errors import PenstockWarning
+from penstock.autodiff.forms import training_form
+from penstock.autodiff.joint import Pattern, TrainingForm
+from penstock.autodiff.opaque import KeptGraph, launch_kept
 from penstock.ir.graph import Wire
 from penstock.plan.schedule import Copy, Integers, Launch, Store
-from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
 from penstock.run.engine import Run
-from penstock.run.recording import building
+from penstock.run.kept_plans import KeptPlan
+from penstock.run.prepared import PreparedCopy, PreparedLaunch, PreparedStore
+from penstock.run.runner import Runner
+from penstock.run.step_blocks import OpaqueBlock
+
+#: What a backward half gives, and for each differentiated operand where its gradient is in it.
+HalfResults = tuple[Sequence[torch.Tensor | None], Sequence[int | Contraction | None]]
 
 
 @dataclass(slots=True, eq=False)
@@ -32,8 +39,14 @@ class Page:
 
     launch: Launch
     block: RunnableBlock
-    #: None where no operand is differentiable.
-    form: TrainingForm | AutogradForm | None
+    #: The operands whose gradients may be asked for and the results that may have cotangents; none
+    #: where the launch leaves nothing for backward.
+    operands: Sequence[int] = ()
+    results: Sequence[int] = ()
+    #: None where the launch leaves nothing, or leaves a graph.
+    form: TrainingForm | AutogradForm | None = None
+    #: What torch's autograd has recorded, for a block that is taken as it is.
+    graph: KeptGraph | None = None
     saved: list[torch.Tensor] = field(default_factory=list)
     #: The version of each saved value: some are the caller's own tensors.
     versions: tuple[int, ...] = ()
@@ -67,34 +80,62 @@ class Page:
     def release(self) -> None:
         """Drop the saved values if no row will need them again."""
         if self.consumed is not None and self.consumed.all():
-            self.saved = []
+            self.saved, self.graph = [], None
 
-    def read_saved(self, position: int) -> torch.Tensor:
-        """A saved value, unless it has been changed since."""
+    def needs_saved(self, pattern: Pattern) -> bool:
+        """Whether backward reads anything that can be used up."""
+        if self.form is None:
+            return True
+        backward = self.form.backward(pattern)
+        return bool(backward.saved or backward.uniforms)
+
+    def go_back(
+        self,
+        pattern: Pattern,
+        index: Integers | None,
+        cotangents: Sequence[torch.Tensor],
+        read_uniform: Callable[[int], torch.Tensor],
+    ) -> HalfResults:
+        """Run the backward half of some rows (None: all), given cotangents of these results."""
+        if self.form is None:
+            assert self.graph is not None
+            return self.graph.gradients(pattern, index, cotangents), range(len(self.operands))
+        backward = self.form.backward(pattern)
+        saved = [self._read_saved(k, index) for k in backward.saved]
+        wires = [self.launch.operands[k].wire for k in backward.uniforms]  # type: ignore[union-attr]
+        uniforms = [read_uniform(wire) for wire in wires]
+        rows = self.rows if index is None else len(index)
+        results = backward.function(rows, *saved, *uniforms, *cotangents, *self.sizes)
+        return results, backward.gradients
+
+    def _read_saved(self, position: int, index: Integers | None) -> torch.Tensor:
+        """The rows of a saved value, unless it has been changed since."""
         values = self.saved[position]
         check_version(values, self.versions[position])
-        return values
+        if index is None:
+            return values
+        assert self.form is not None
+        where = torch.from_numpy(index).to(values.device, non_blocking=True)
+        return self.form.saved[position].select(values, self.rows, where)
 
 
 @dataclass(slots=True, eq=False)
 class Tape:
     """All that a backward pass reads of a run."""
 
-    wires: frozenset[Wire]
     entries: list[Page | Copy | Store] = field(default_factory=list)
 
 
-class TapedRun(Run):
-    """A run that leaves a tape."""
+class Taping(Runner):
+    """A runner that leaves a tape; comes before another kind of runner."""
 
     tape: Tape
-    #: The version of each uniform value at the end of the run.
+    #: The version of each uniform value when it was last used.
     versions: dict[int, int]
 
-    def finish(self) -> None:
-        """Let go of what backward does not need: values live on in pages only."""
-        self.arenas = []
-        self.versions = {number: version_of(value) for number, value in self.uniforms.items()}
+    def flows(self, number: int) -> tuple[Sequence[int], Sequence[int]]:
+        """The operands and results of a block that carry gradients."""
+        raise NotImplementedError
 
     def read_uniform(self, number: int) -> torch.Tensor:
         """A uniform value, unless it has been changed since."""
@@ -103,49 +144,107 @@ class TapedRun(Run):
             check_version(values, self.versions[number])
         return values
 
-    def _launch(self, launch: Launch) -> None:
-        block = self.executable.blocks[launch.block]
-        operands = [
-            position
-            for position, wire in enumerate(block.node.inputs)
-            if wire in self.tape.wires and wire.home != "host"
-        ]
-        results = [k for k, wire in enumerate(block.node.outputs) if wire in self.tape.wires]
-        if not operands or not results:
-            super()._launch(launch)
-            self.tape.entries.append(Page(launch, block, None))
-            return
-        self._launch_taped(launch, block, operands, results)
+    def _launch(self, step: PreparedLaunch) -> None:
+        operands, results = self.flows(step.launch.block)
+        if operands and results:
+            self._launch_taped(step, operands, results)
+        else:
+            super()._launch(step)
+            self.tape.entries.append(Page(step.launch, step.block))
 
-    def _store(self, item: Store) -> None:
-        super()._store(item)
-        self.tape.entries.append(item)
+    def _store(self, step: PreparedStore) -> None:
+        super()._store(step)
+        self.tape.entries.append(step.store)
 
-    def _copy(self, item: Copy) -> None:
-        super()._copy(item)
-        self.tape.entries.append(item)
+    def _copy(self, step: PreparedCopy) -> None:
+        super()._copy(step)
+        self.tape.entries.append(step.copy)
 
     def _launch_taped(
-        self, launch: Launch, block: RunnableBlock, operands: list[int], results: list[int]
+        self, step: PreparedLaunch, operands: Sequence[int], results: Sequence[int]
     ) -> None:
-        arguments = self.arguments(launch, block)
-        form = training_form(block, arguments, operands, results)
-        sizes = form.sizes(arguments)
-        with self.naming_launch(block, arguments) as instances:
-            tensors = [item for item in arguments if isinstance(item, torch.Tensor)]
-            outputs = form.forward(launch.rows, *tensors, *sizes)
-        results_made = outputs[: form.output_count]
-        self.check(launch, block, arguments, results_made, instances)
-        self.store(launch, block, results_made)
-        saved = [self._owned(values) for values in outputs[form.output_count :]]
-        versions = tuple(map(version_of, saved))
-        self.tape.entries.append(Page(launch, block, form, saved, versions, sizes, instances))
+        arguments = step.arguments(self)
+        page = Page(step.launch, step.block, operands, results, instances=step.instances)
+        try:
+            if isinstance(step.block, OpaqueBlock):
+                made = self._run_opaque(step.block, page, arguments)
+            else:
+                made = self._run_halved(step, page, arguments)
+        except Exception as error:
+            self.name_launch(error, step, arguments)
+            raise
+        self.check(step, arguments, made)
+        step.store(self, made)
+        self.tape.entries.append(page)
+
+    def _run_opaque(
+        self, block: OpaqueBlock, page: Page, arguments: list[torch.Tensor | int]
+    ) -> Sequence[torch.Tensor]:
+        """Run a block as it is, and keep what torch's autograd records."""
+        arguments[:] = [
+            self._owned(item) if isinstance(item, torch.Tensor) else item for item in arguments
+        ]
+        made, page.graph = launch_kept(block, page.rows, arguments, page.operands)
+        return made
+
+    def _run_halved(
+        self, step: PreparedLaunch, page: Page, arguments: Sequence[torch.Tensor | int]
+    ) -> Sequence[torch.Tensor]:
+        """Run the forward half of a block, and save what its backward half needs."""
+        asked = (page.operands, page.results)
+        if step.training is None or step.training[0] != asked:
+            form = training_form(step.block, arguments, *asked)
+            step.training = asked, form, form.sizes(arguments)
+        _, form, page.sizes = step.training
+        page.form = form
+        tensors = [item for item in arguments if isinstance(item, torch.Tensor)]
+        outputs = form.forward(page.rows, *tensors, *page.sizes)
+        page.saved = [self._owned(values) for values in outputs[form.output_count :]]
+        page.versions = tuple(map(version_of, page.saved))
+        made: Sequence[torch.Tensor] = outputs[: form.output_count]
+        return made
 
     def _owned(self, values: torch.Tensor) -> torch.Tensor:
         """The values in memory that nobody writes to."""
         place = values.untyped_storage().data_ptr()
         is_view = any(place in arena.recycled for arena in self.arenas)
         return values.clone() if is_view else values
+
+
+class TapedRun(Taping, Run):
+    """A run of a program that leaves a tape."""
+
+    #: The wires through which gradients flow.
+    wires: frozenset[Wire]
+
+    def __init__(self, *args: Any, wires: frozenset[Wire], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.tape, self.wires = Tape(), wires
+        self.versions: dict[int, int] = {}
+        #: The operands and results of blocks that carry gradients, as far as they were asked for.
+        self.known_flows: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
+
+    def finish(self) -> None:
+        """Let go of what backward does not need: values live on in pages only, and of the planner
+        what it leaves behind.
+        """
+        self.arenas = []
+        self.machine = None
+        self.planner = self.kept or KeptPlan(self.outcome)
+        self.versions = {number: version_of(value) for number, value in self.uniforms.items()}
+
+    def flows(self, number: int) -> tuple[Sequence[int], Sequence[int]]:
+        """The operands and results of a block that carry gradients."""
+        if number not in self.known_flows:
+            node = self.blocks[number].node
+            operands = tuple(
+                position
+                for position, wire in enumerate(node.inputs)
+                if wire in self.wires and wire.home != "host"
+            )
+            results = tuple(k for k, wire in enumerate(node.outputs) if wire in self.wires)
+            self.known_flows[number] = operands, results
+        return self.known_flows[number]
 
 
 def version_of(values: torch.Tensor) -> int:
@@ -161,42 +260,3 @@ def check_version(values: torch.Tensor, version: int) -> None:
             f"inplace operation: [{values.type()} {list(values.shape)}] is at version "
             f"{values._version}; expected version {version} instead."
         )
-
-
-def training_form(
-    block: RunnableBlock,
-    arguments: Sequence[torch.Tensor | int],
-    operands: list[int],
-    results: list[int],
-) -> TrainingForm | AutogradForm:
-    """The form of a block that saves what the gradients of these operands need."""
-    sizes = named_sizes(block.inputs, arguments)
-    batched = block.form(block.dynamic_sizes(arguments))
-    is_general = batched.is_general and () in block.forms and min(sizes.values(), default=2) > 1
-    fixed = None if is_general or not sizes else sizes
-    key = (tuple(operands), tuple(results), None if fixed is None else tuple(fixed.items()))
-    forms: dict[object, TrainingForm | AutogradForm] = block.training_forms
-    if key not in forms:
-        function = batched.form_for(arguments)
-        with building(), without_modes():
-            forms[key] = _build(block, function, operands, results, fixed, bool(batched.unbatched))
-    return forms[key]
-
-
-def _build(
-    block: RunnableBlock,
-    function: BatchFunction,
-    operands: list[int],
-    results: list[int],
-    fixed: dict[str, int] | None,
-    is_row_loop: bool,
-) -> TrainingForm | AutogradForm:
-    """The joint form, or where there is none a form that runs the block again."""
-    if not is_row_loop:
-        try:
-            return TrainingForm(function, block.inputs, operands, results, block.name, fixed)
-        except Exception as error:  # torch inside a trace may raise anything
-            reason = f"{type(error).__name__}: {error}"
-            what = f"block {block.name!r} is run again in backward: its derivative has no trace"
-            warnings.warn(f"{what} ({reason})", PenstockWarning, stacklevel=2)
-    return AutogradForm(function, block.inputs, operands, results, len(block.block.results))

@@ -23,7 +23,8 @@ class TensorType:
     @property
     def is_sequence(self) -> bool:
         """Whether the leading dimension alone is dynamic: stored flattened, elements have slots."""
-        return bool(self.shape) and isinstance(self.shape[0], str) and not self.element.is_dynamic
+        dynamic = [isinstance(size, str) for size in self.shape]
+        return any(dynamic[:1]) and not any(dynamic[1:])
 
     @property
     def is_dynamic(self) -> bool:

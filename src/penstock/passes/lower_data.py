@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.ir.graph import Key, Primitive
-from penstock.ir.program import ArrayNew, Node, RandomKey, Size, Value
+from penstock.ir.program import ArrayNew, Node, RandomKey, Size, TorchCall, Value
 from penstock.passes.controllable import host_call
 from penstock.passes.draft import Arm, TorchStep
 from penstock.passes.lowering import Lowering
@@ -15,7 +15,10 @@ def lower_uniform(lowering: Lowering, node: Node, arm: Arm) -> None:
 
 
 def lower_torch(lowering: Lowering, node: Node, arm: Arm) -> None:
-    """A torch call: on the host, as data, or both; a uniform one waits until it is used."""
+    """A torch call: on the host, as data, or both; a uniform one waits until it is used.
+
+    A size comes from the host, also where the same number has a slot.
+    """
     slices, wires = lowering.slices, lowering.wires
     if slices.has_host_form(node.outputs[0]):
         _lower_host_call(lowering, node, arm)
@@ -23,7 +26,11 @@ def lower_torch(lowering: Lowering, node: Node, arm: Arm) -> None:
         return
     if not any(slices.has_slot_form(value) for value in node.outputs):
         return
-    inputs = tuple(map(wires.get_operand, node.inputs))
+    sizes = node.operation.sizes if isinstance(node.operation, TorchCall) else frozenset()
+    inputs = [
+        wires.get_host_wire(value, arm) if index in sizes else wires.get_operand(value)
+        for index, value in enumerate(node.inputs)
+    ]
     outputs = [wires.define_slot(value, arm) for value in node.outputs]
     arm.add(TorchStep(wires.rooted(node)), inputs, outputs, node.source)
 

@@ -14,7 +14,7 @@ from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
 
 from penstock.ir.graph import Block, Call, Enter, Fork, Graph, Node, Read, Switch, Wire
-from penstock.passes.components import find_components
+from penstock.plan.components import find_components
 
 
 class ArmOf(NamedTuple):

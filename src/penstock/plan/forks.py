@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from penstock.faults import lengths_differ
 from penstock.ir.graph import Fork, Home, Wire
 from penstock.plan.arrays import ArrayTable
+from penstock.plan.faults import HostOperationError
 from penstock.plan.firing import Arrays, array_place, child_keys, deliver_inputs
 from penstock.plan.schedule import Array, Integers
 from penstock.plan.slots import SequenceTable, ranges
@@ -24,6 +26,8 @@ def fire_fork(machine: Machine, node: LinkedNode, rows: Integers, arrays: Arrays
     linked = machine.linked.contexts[operation.each]
     inputs = [machine.fetch(node, k, rows, arrays) for k in range(operation.elements + 1)]
     length = sequence_lengths(machine, node.node.inputs[0], inputs[0])
+    for wire, numbers in zip(node.node.inputs[1 : len(inputs)], inputs[1:], strict=True):
+        _refuse_other_lengths(length, sequence_lengths(machine, wire, numbers))
     _open_arrays(machine, node, rows, length)
     parents = np.repeat(rows, length)
     if not len(parents):
@@ -40,6 +44,12 @@ def fire_fork(machine: Machine, node: LinkedNode, rows: Integers, arrays: Arrays
         for wire, value in zip(wires, inputs[1:], strict=True)
     ]
     deliver_inputs(machine, linked, new, values)
+
+
+def _refuse_other_lengths(length: Integers, other: Integers) -> None:
+    clash = np.flatnonzero(other != length)
+    if len(clash):
+        raise HostOperationError(clash, lengths_differ(length[clash[0]], other[clash[0]]))
 
 
 def sequence_lengths(machine: Machine, wire: Wire, values: Integers) -> Integers:

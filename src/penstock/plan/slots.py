@@ -91,7 +91,8 @@ class SlotSpace:
         return start
 
     def _reuse(self, count: int, as_run: bool) -> Span | Picks | None:
-        if self.taken + count > len(self.free):
+        is_stale = self.taken + count <= len(self.free)
+        if not is_stale:
             self._collect()
             if 2 * len(self.free) < self.end or count > len(self.free):
                 self.free, self.taken = self.free[:0], 0
@@ -99,6 +100,9 @@ class SlotSpace:
         slots = self.free[self.taken : self.taken + count]
         if slots[-1] - slots[0] != count - 1:
             run = self._find_run(count)
+            if run is None and as_run and is_stale:
+                self._collect()
+                run = self._find_run(count)
             if run is None:
                 if as_run:
                     return None
@@ -113,8 +117,8 @@ class SlotSpace:
 
     def _find_run(self, count: int) -> Integers | None:
         rest = self.free[self.taken :]
-        last = np.arange(count - 1, len(rest))
-        starts = np.flatnonzero(rest[last] - rest[last - (count - 1)] == count - 1)
+        width = count - 1
+        starts = np.flatnonzero(rest[width:] - rest[: max(len(rest) - width, 0)] == width)
         if not len(starts):
             return None
         start = int(starts[0])

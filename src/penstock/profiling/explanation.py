@@ -49,7 +49,7 @@ class Evidence:
 def explain(profile: Profile) -> str:
     """What limited batching, one paragraph for each block that it concerns."""
     launches = [launch for launch in profile.launches if not launch.is_backward]
-    if not launches:
+    if not launches and not any(call.notes for call in profile.calls):
         return "Nothing was launched."
     waits = _launches_after_reads(profile.events)
     known = {
@@ -59,6 +59,7 @@ def explain(profile: Profile) -> str:
     told = {block: each for block, each in known.items() if each.narrow or each.unbatched}
     paragraphs = [_paragraph(block, each) for block, each in told.items()]
     paragraphs += [_single_calls(name, calls) for name, calls in _repeated_singles(profile.calls)]
+    paragraphs += dict.fromkeys(note for call in profile.calls for note in call.notes)
     wide = len(known) - len(told)
     if wide:
         paragraphs.append(f"{counted(wide, 'block')} ran wide: no launch below half the instances.")
@@ -113,7 +114,8 @@ def _different_shapes(evidence: Evidence) -> str | None:
 
 def _dependence_chain(evidence: Evidence) -> str | None:
     first = evidence.launches[0]
-    cause = repetition(first.call.graph, first.node)
+    graph = first.call.graph
+    cause = None if graph is None else repetition(graph, first.node)
     if cause is None or not evidence.is_repeated:
         return None
     return (
@@ -150,7 +152,7 @@ def _repeated_singles(calls: Sequence[CallRecord]) -> list[tuple[str, list[CallR
     """Programs that were called several times with one instance."""
     found: dict[str, list[CallRecord]] = {}
     for call in calls:
-        if call.instances == 1:
+        if call.instances == 1 and call.graph is not None:
             found.setdefault(call.name, []).append(call)
     return [(name, single) for name, single in found.items() if len(single) > 1]
 

@@ -23,6 +23,11 @@ class Profile:
     check_nan: bool = False
 
     @property
+    def plan_hits(self) -> int:
+        """Calls that ran the plan of an earlier call again."""
+        return sum(call.has_known_plan for call in self.calls)
+
+    @property
     def launches(self) -> list[LaunchRecord]:
         """The launches, in order of execution."""
         return [event for event in self.events if isinstance(event, LaunchRecord)]

@@ -16,24 +16,37 @@ from penstock.ir.types import TensorType
 
 @dataclass(slots=True, eq=False)
 class CallRecord:
-    """One call or map of a program. All seconds are the host's."""
+    """One call or map of a program, or one scope of recorded steps. All seconds are the host's."""
 
     name: str
     instances: int
-    graph: Graph
+    #: None for a scope of recorded steps.
+    graph: Graph | None = None
     #: From the start of the call to its end.
     seconds: float = 0.0
     #: Inside the planner.
     planning_seconds: float = 0.0
     #: Making batched forms of blocks, when they are launched for the first time.
     building_seconds: float = 0.0
-    #: Nodes that the machine fired.
+    #: Nodes that the machine fired to make the plan.
     firings: int = 0
+    #: Whether the plan of an earlier call was run again.
+    has_known_plan: bool = False
+    #: Of a scope of recorded steps: planning, building and running them. None for other calls.
+    engine_seconds: float | None = None
+    #: Of a scope of recorded steps: what to tell about its calls.
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def recording_seconds(self) -> float:
+        """The user's own code, and recording what it does."""
+        return 0.0 if self.engine_seconds is None else self.seconds - self.engine_seconds
 
     @property
     def running_seconds(self) -> float:
-        """All but planning and building."""
-        return self.seconds - self.planning_seconds - self.building_seconds
+        """All but recording, planning and building."""
+        prepared = self.recording_seconds + self.planning_seconds + self.building_seconds
+        return self.seconds - prepared
 
 
 @dataclass(slots=True, eq=False)

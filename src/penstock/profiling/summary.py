@@ -45,12 +45,16 @@ def _totals(profile: Profile) -> list[str]:
         counted(len(profile.reads), "read"),
         f"{counted(profile.traces, 'trace')} made",
         counted(profile.cache_hits, "cache hit"),
+        counted(profile.plan_hits, "plan hit"),
     ]
     times = [
         f"planning {seconds_in_words(sum(call.planning_seconds for call in calls))}",
         f"running {seconds_in_words(sum(call.running_seconds for call in calls))}",
         f"building {seconds_in_words(sum(call.building_seconds for call in calls))}",
     ]
+    if any(call.engine_seconds is not None for call in calls):
+        recording = sum(call.recording_seconds for call in calls)
+        times.insert(0, f"recording {seconds_in_words(recording)}")
     return [", ".join(work), ", ".join(times)]
 
 

@@ -17,8 +17,9 @@ from penstock.plan.schedule import Integers, Kind, Picks, Span, slot_count
 class Arena:
     """The values of one kind."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: Kind, number: int = 0) -> None:
         self.kind = kind
+        self.number = number
         self.dtype: torch.dtype = getattr(torch, kind.dtype, torch.float32)
         self.device = torch.device(kind.device)
         self.starts: list[int] = []
@@ -31,6 +32,11 @@ class Arena:
         self.starts.append(start)
         self.chunks.append(values)
 
+    def cut(self, count: int) -> None:
+        """Keep only the first `count` chunks."""
+        del self.starts[count:]
+        del self.chunks[count:]
+
     def grow(self, start: int, count: int) -> None:
         """A new chunk with room for `count` values."""
         shape = (count, *self.kind.shape)
@@ -38,9 +44,25 @@ class Arena:
         self.install(start, chunk)
         self.recycled.add(chunk.untyped_storage().data_ptr())
 
+    def forget(self) -> None:
+        """Let go of all values."""
+        self.starts, self.chunks = [], []
+
     def index(self, slots: Integers) -> torch.Tensor:
         """Slots as an index tensor on the arena's device."""
         return torch.from_numpy(slots).to(self.device, non_blocking=True)
+
+    def chunk_of(self, source: Span | Picks) -> int | None:
+        """The position of the chunk that has all these slots; None where there is none."""
+        if not slot_count(source):
+            return None
+        if isinstance(source, Span):
+            lowest, highest = source.start, source.start + source.count - 1
+        else:
+            lowest, highest = int(source.slots.min()), int(source.slots.max())
+        number = bisect_right(self.starts, lowest) - 1
+        chunk = self.chunks[number]
+        return number if highest - self.starts[number] < chunk.shape[0] else None
 
     def gather(self, source: Span | Picks, rows: int = -1) -> torch.Tensor:
         """The values of slots, [count, *shape]; with a length [rows, length, *shape]."""
@@ -83,9 +105,11 @@ class Arena:
         return values
 
     def write(self, target: Span | Picks, values: torch.Tensor) -> None:
-        """Put values into slots."""
+        """Put values into slots; a block may have given back a view of what it read here."""
         if not slot_count(target):
             return
+        if values.untyped_storage().data_ptr() in self.recycled:
+            values = values.clone()
         if isinstance(target, Span):
             number = bisect_right(self.starts, target.start) - 1
             first = target.start - self.starts[number]

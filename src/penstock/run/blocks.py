@@ -16,11 +16,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from penstock.calls.autocast import OFF, Autocast, autocast_as
 from penstock.calls.replay import call
+from penstock.calls.slices import is_cut
 from penstock.ir.graph import Block, Home, Node, Wire
 from penstock.ir.program import AsSequence, Source, TorchCall, Value
 from penstock.ir.program import Node as ProgramNode
 from penstock.ir.types import TensorType
 from penstock.run.batched import BatchedBlock, BlockInput, build_batched
+from penstock.run.batched.emit import BatchFunction
 
 #: Concrete forms kept per block that has no symbolic one.
 MOST_FORMS = 256
@@ -28,6 +30,9 @@ MOST_FORMS = 256
 
 class RunnableBlock:
     """One block of a graph."""
+
+    #: Whether to warn of a form that is slow; recorded steps tell of it in explanations only.
+    warns = True
 
     def __init__(self, node: Node, autocast: Autocast = OFF) -> None:
         assert isinstance(node.operation, Block)
@@ -66,6 +71,19 @@ class RunnableBlock:
                 return node.source
         return None
 
+    def run(self, rows: int, arguments: Sequence[torch.Tensor | int]) -> Sequence[torch.Tensor]:
+        """The results for all rows of a launch: row arguments are [rows, ...], and so are they."""
+        return self.form(self.dynamic_sizes(arguments))(rows, *arguments)
+
+    def function_for(self, arguments: Sequence[torch.Tensor | int]) -> BatchFunction:
+        """What to call, as function(rows, *arguments), for all arguments of these sizes."""
+        return self.form(self.dynamic_sizes(arguments)).form_for(arguments)
+
+    @property
+    def unbatched(self) -> tuple[str, ...]:
+        """Operations on whose account rows run one by one, as far as is known."""
+        return tuple(name for form in self.forms.values() for name in form.unbatched)
+
     @cached_property
     def inputs(self) -> list[BlockInput]:
         """How the batched form takes the block's parameters."""
@@ -87,7 +105,7 @@ class RunnableBlock:
     def dynamic_sizes(self, arguments: Sequence[torch.Tensor | int]) -> tuple[int, ...]:
         """The sizes of the dynamic dimensions of a launch's arguments."""
         sizes: list[int] = []
-        for position in self._dynamic():
+        for position in self._dynamic:
             argument = arguments[position]
             if isinstance(argument, int):
                 sizes.append(argument)
@@ -103,17 +121,25 @@ class RunnableBlock:
         if sizes in self.forms:
             return self.forms[sizes]
         try:
-            self.forms[()] = made = build_batched(self.function, self.inputs, name=self.name)
+            self.forms[()] = made = self._built(self.function, self.inputs)
         except Exception:
             if not sizes:
                 raise
-            made = build_batched(self._at(sizes), self._inputs_at(sizes), name=self.name)
+            made = self._built(self._at(sizes), self._inputs_at(sizes))
             if len(self.forms) >= MOST_FORMS:
                 self.forms.pop(next(iter(self.forms)))
             self.forms[sizes] = made
         return made
 
+    def _built(
+        self, function: Callable[..., tuple[torch.Tensor, ...]], inputs: Sequence[BlockInput]
+    ) -> BatchedBlock:
+        general = not any(map(is_cut, self.block.nodes))
+        return build_batched(function, inputs, name=self.name, general=general, warns=self.warns)
+
+    @cached_property
     def _dynamic(self) -> list[int]:
+        """The inputs with dynamic sizes."""
         return [
             position
             for position, spec in enumerate(self.inputs)

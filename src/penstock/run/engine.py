@@ -1,14 +1,15 @@
 """Runs a program for many instances: compiles it once, then plans and launches at every call.
 
-The planner and the runner take turns: the planner is asked for a window of instructions, the runner
-carries them out, and sends back what the planner asked to read. Nothing of a call outlives it but
-its outputs.
+The machine and the runner take turns: the machine is asked for a window of instructions, the runner
+carries them out, and sends back what the machine asked to read. Nothing of a call outlives it but
+its outputs, and its plan where the inputs alone decide it: a call with the same control inputs runs
+that again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import Any
 
@@ -21,32 +22,25 @@ from penstock.ir.program import Captured, Constant, Program, TorchCall
 from penstock.ir.types import TensorType
 from penstock.passes.pipeline import program_to_graph
 from penstock.passes.rank import rank_nodes
-from penstock.plan.limits import DEPTH, current_limits
+from penstock.plan.call_inputs import CallInputs, take_inputs
+from penstock.plan.limits import DEPTH, Limits, current_limits
 from penstock.plan.link import link
 from penstock.plan.linked import LinkedNode
 from penstock.plan.machine import Machine, Steps
+from penstock.plan.outcome import Outcome, outcome_of
 from penstock.plan.schedule import (
     Array,
-    Chunk,
-    Copy,
-    Hosted,
     Instruction,
-    Integers,
-    Launch,
     Read,
     Schedule,
-    Shared,
-    Sized,
-    Store,
-    slot_count,
 )
-from penstock.run.arenas import Arena
 from penstock.run.blocks import RunnableBlock
-from penstock.run.faults import Numbers, note_launch, note_uniform, user_errors
-from penstock.run.inputs import load_inputs
-from penstock.run.nans import check_launch
+from penstock.run.faults import Numbers, note_uniform, user_errors
+from penstock.run.inputs import install_inputs, read_inputs
+from penstock.run.kept_plans import Keeping, KeptPlan, can_keep_plans, new_plans
 from penstock.run.outputs import OutputColumn, collect_outputs
 from penstock.run.recording import CallRecorder, recorded_call
+from penstock.run.runner import Runner
 from penstock.run.seeds import Seed
 
 #: Instructions planned ahead of the runner, at most.
@@ -68,6 +62,11 @@ class Executable:
         self.graph: Graph = program_to_graph(program, self.default_dtype)
         self.linked = link(self.graph, rank_nodes(self.graph), self.default_dtype)
         self.blocks = [RunnableBlock(node, self.autocast) for node in self.linked.blocks]
+        self.block_names = tuple(block.name for block in self.blocks)
+        self.uniform_nodes = {u.wire.number: u for u in self.graph.uniforms}
+        self.keeps_plans = can_keep_plans(self.linked)
+        #: Plans of earlier calls, by their control inputs.
+        self.plans = new_plans()
         #: Wires through which gradients flow, by the inputs and captures that ask for them.
         self.differentiable: dict[object, Any] = {}
 
@@ -84,10 +83,14 @@ class Executable:
         seed: Seed | None = None,
     ) -> list[OutputColumn]:
         """The outputs for `count` instances; errors and random keys go by their `numbers`."""
-        with torch.no_grad(), user_errors(numbers), recorded_call(self.graph, count) as recorder:
+        with torch.no_grad(), user_errors(numbers), self.recorded(count) as recorder:
             run = Run(self, captures, count, numbers, seed, recorder=recorder)
             run.carry_out(columns)
-            return collect_outputs(run.machine, run.arenas, self.linked.contexts[0].context)
+            return collect_outputs(run.outcome, run.arena)
+
+    def recorded(self, count: int) -> AbstractContextManager[CallRecorder | None]:
+        """A call for `count` instances, recorded if a profile is active."""
+        return recorded_call(self.graph.contexts[0].name, count, self.graph)
 
     def schedule(
         self,
@@ -115,8 +118,11 @@ def compile_program(program: Program, max_depth: int = DEPTH) -> Executable:
     return Executable(program, max_depth)
 
 
-class Run:
-    """One call: the machine, the arenas and the uniform values."""
+class Run(Runner):
+    """One call of a program: its plan, made or found, and its uniform values."""
+
+    #: What the plan leaves behind, once it has run.
+    outcome: Outcome
 
     def __init__(
         self,
@@ -130,24 +136,24 @@ class Run:
         keeps_schedule: bool = False,
         recorder: CallRecorder | None = None,
     ) -> None:
+        super().__init__(executable.blocks, numbers, recorder)
         self.executable = executable
         self.captures = captures
-        self.numbers = numbers
+        self.count = count
         #: Whether to plan without launching.
         self.is_dry = is_dry
-        #: Whether the instructions are kept once carried out; a long loop would fill the memory
-        #: with them.
+        #: Whether to plan anew, and keep the instructions once carried out; a long loop would fill
+        #: the memory with them.
         self.keeps_schedule = keeps_schedule
-        #: None where no profile is active.
-        self.recorder = recorder
         self.seed = seed or Seed()
-        number = self.seed.number if executable.graph.has_random else 0
-        limits = current_limits().with_depth(executable.max_depth)
-        self.machine = Machine(executable.linked, limits, executable, count, number, numbers)
-        self.arenas: list[Arena] = []
-        self.uniform_nodes = {u.wire.number: u for u in executable.graph.uniforms}
-        self.uniforms: dict[int, torch.Tensor] = {}
-        self.schedule = Schedule(blocks=tuple(block.name for block in executable.blocks))
+        #: None where the plan of an earlier call is run again.
+        self.machine: Machine | None = None
+        #: Collects what is run, if it may serve later calls.
+        self.keeping: Keeping | None = None
+        #: The plan, where it is kept: of this call or of an earlier one.
+        self.kept: KeptPlan | None = None
+        self.uniform_nodes = executable.uniform_nodes
+        self.schedule = Schedule(blocks=executable.block_names)
 
     def carry_out(self, columns: Columns) -> None:
         """Plan and run until nothing is left; batched code has casts of autocast written out."""
@@ -155,21 +161,55 @@ class Run:
             with autocast_as(OFF):
                 self._carry_out_all(columns)
         finally:
-            if self.machine.has_drawn:
+            if self.machine is not None and self.machine.has_drawn:
                 self.seed.take()
 
     def _carry_out_all(self, columns: Columns) -> None:
-        load_inputs(self, columns, self.machine.count)
-        steps = self.machine.run()
+        limits = current_limits().with_depth(self.executable.max_depth)
+        began = perf_counter()
+        inputs = read_inputs(self, columns)
+        if self.executable.keeps_plans and not self.keeps_schedule:
+            key = inputs.digest(limits, WINDOW)
+            found = self.executable.plans.find(key)
+            if found is not None:
+                if self.recorder is not None:
+                    self.recorder.found_plan(perf_counter() - began, found.outcome.firings)
+                self._run_again(found, columns)
+                return
+            self.keeping = Keeping(self.executable.plans, key)
+        self._plan_and_run(inputs, limits, columns)
+
+    def _run_again(self, plan: KeptPlan, columns: Columns) -> None:
+        """Run the plan of an earlier call on the data of this one."""
+        self.planner, self.outcome = plan, plan.outcome
+        self.kept = plan
+        install_inputs(self, columns, plan.outcome.adopted)
+        for window in plan.windows:
+            self._carry_out_again(window)
+
+    def _plan_and_run(self, inputs: CallInputs, limits: Limits, columns: Columns) -> None:
+        executable = self.executable
+        seed = self.seed.number if executable.graph.has_random else 0
+        machine = Machine(executable.linked, limits, executable, self.count, seed, self.numbers)
+        self.planner = self.machine = machine
+        adopted = take_inputs(machine, inputs)
+        if not self.is_dry:
+            install_inputs(self, columns, adopted)
+        steps = machine.run()
         answer: list[Array] | None = None
         is_over = False
         while not is_over:
-            window, is_over = self._plan(steps, answer)
+            window, is_over = self._plan(machine, steps, answer)
             answer = self._carry_out(window)
-        self.schedule.arenas = [space.kind for space in self.machine.spaces]
-        self.schedule.firings = self.machine.firings
+        self.outcome = outcome_of(machine, adopted)
+        self.schedule.arenas = [extent.kind for extent in self.outcome.extents]
+        self.schedule.firings = machine.firings
+        if self.keeping is not None:
+            self.kept, self.keeping = self.keeping.keep(self.outcome), None
 
-    def _plan(self, steps: Steps, answer: list[Array] | None) -> tuple[list[Instruction], bool]:
+    def _plan(
+        self, machine: Machine, steps: Steps, answer: list[Array] | None
+    ) -> tuple[list[Instruction], bool]:
         """The next window of instructions, and whether it is the last."""
         began = perf_counter()
         window: list[Instruction] = []
@@ -184,128 +224,22 @@ class Run:
         except StopIteration:
             is_over = True
         if self.recorder is not None:
-            self.recorder.planned(perf_counter() - began, self.machine.firings)
+            self.recorder.planned(perf_counter() - began, machine.firings)
         return window, is_over
-
-    def arena(self, number: int) -> Arena:
-        """The arena of that number."""
-        while number >= len(self.arenas):
-            self.arenas.append(Arena(self.machine.spaces[len(self.arenas)].kind))
-        return self.arenas[number]
 
     def _carry_out(self, window: list[Instruction]) -> list[Array] | None:
         if self.keeps_schedule:
             self.schedule.instructions.extend(window)
         if self.is_dry:
-            self.machine.launched.clear()
+            self.planner.launched.clear()
             return None
-        self._grow([item for item in window if isinstance(item, Chunk)])
-        answer = None
-        for item in window:
-            if isinstance(item, Launch):
-                with self.recorder.launch(self, item) if self.recorder else nullcontext():
-                    self._launch(item)
-            elif isinstance(item, Store):
-                self._store(item)
-            elif isinstance(item, Copy):
-                self._copy(item)
-            elif isinstance(item, Read):
-                with self.recorder.read(item) if self.recorder else nullcontext():
-                    answer = self._read(item)
+        prepared, answer = self._carry_out_prepared(window)
+        if self.keeping is not None:
+            self.keeping.add(prepared)
         return answer
 
-    def _store(self, item: Store) -> None:
-        arena = self.arena(item.target.arena)
-        arena.write(item.target, torch.from_numpy(item.values).to(arena.device))
-
-    def _copy(self, item: Copy) -> None:
-        arena = self.arena(item.target.arena)
-        values = self.arena(item.source.arena).gather(item.source)
-        arena.write(item.target, values.reshape(slot_count(item.target), *arena.kind.shape))
-
-    def _read(self, read: Read) -> list[Array]:
-        gathered = [self.arena(source.arena).gather(source) for source in read.sources]
-        return [values.cpu().numpy() for values in gathered]
-
-    def _grow(self, chunks: list[Chunk]) -> None:
-        """Chunks of one arena that follow each other become one tensor."""
-        merged: dict[int, list[Chunk]] = {}
-        for chunk in chunks:
-            parts = merged.setdefault(chunk.arena, [])
-            if parts and parts[-1].start + parts[-1].count == chunk.start:
-                last = parts.pop()
-                chunk = last._replace(count=last.count + chunk.count)
-            parts.append(chunk)
-        for number, parts in merged.items():
-            for part in parts:
-                self.arena(number).grow(part.start, part.count)
-
-    def _launch(self, launch: Launch) -> None:
-        block = self.executable.blocks[launch.block]
-        arguments = self.arguments(launch, block)
-        with self.naming_launch(block, arguments) as instances:
-            outputs = block.form(block.dynamic_sizes(arguments))(launch.rows, *arguments)
-        self.check(launch, block, arguments, outputs, instances)
-        self.store(launch, block, outputs)
-
-    def check(
-        self,
-        launch: Launch,
-        block: RunnableBlock,
-        arguments: Sequence[torch.Tensor | int],
-        outputs: Sequence[torch.Tensor],
-        instances: Integers,
-    ) -> None:
-        """Look for NaN, if a profile asks for it."""
-        if self.recorder is not None and self.recorder.checks_nan:
-            check_launch(block, launch.rows, arguments, outputs, instances, self.numbers)
-
-    def arguments(self, launch: Launch, block: RunnableBlock) -> list[torch.Tensor | int]:
-        """The operands of a launch, gathered."""
-        return [self._argument(launch, block, k) for k in range(len(launch.operands))]
-
-    @contextmanager
-    def naming_launch(
-        self, block: RunnableBlock, arguments: Sequence[torch.Tensor | int]
-    ) -> Iterator[Integers]:
-        """Note on any error which block failed, and for which instance; gives the instance of each
-        row.
-        """
-        instances = self.machine.launched.popleft()
-        try:
-            yield instances
-        except Exception as error:
-            note_launch(error, block, arguments, instances, self.numbers)
-            raise
-
-    def store(self, launch: Launch, block: RunnableBlock, outputs: Sequence[torch.Tensor]) -> None:
-        """Write the results of a launch to their slots."""
-        for target, values in zip(launch.targets, outputs, strict=True):
-            arena = self.arena(target.arena)
-            if target.length is not None or block.block.is_flat:
-                values = values.reshape(slot_count(target), *arena.kind.shape)
-                target = target._replace(length=None)
-            arena.write(target, values)
-
-    def _argument(self, launch: Launch, block: RunnableBlock, position: int) -> torch.Tensor | int:
-        operand = launch.operands[position]
-        if isinstance(operand, Shared):
-            return self.uniform(operand.wire)
-        if isinstance(operand, Sized):
-            return operand.size
-        spec = block.inputs[position]
-        if isinstance(operand, Hosted):
-            return torch.from_numpy(operand.values).to(spec.device)
-        values = self.arena(operand.arena).gather(operand, launch.rows)
-        if block.block.is_flat and len(spec.shape) and block.node.inputs[position].type.is_sequence:  # type: ignore[union-attr]
-            values = values.unsqueeze(1)
-        return values
-
-    def uniform(self, number: int) -> torch.Tensor:
-        """A uniform value, computed when first asked for."""
-        if number not in self.uniforms:
-            self._compute_uniform(self.uniform_nodes[number])
-        return self.uniforms[number]
+    def _find_uniform(self, number: int) -> None:
+        self._compute_uniform(self.uniform_nodes[number])
 
     def _compute_uniform(self, uniform: Uniform) -> None:
         operation = uniform.node.operation

@@ -23,6 +23,9 @@ Numbers = Sequence[int] | None
 #: Rows of a failed launch that are tried one by one, at most.
 MOST_TRIED = 4096
 
+#: The attribute of an exception that holds the row that raised it, where rows run one by one.
+_BLAMED = "_penstock_row"
+
 
 @contextmanager
 def user_errors(numbers: Numbers) -> Iterator[None]:
@@ -43,14 +46,22 @@ def note_launch(
     arguments: Sequence[torch.Tensor | int],
     instances: Integers,
     numbers: Numbers,
-) -> None:
-    """Add to an exception of a launch the block, the first instance that fails, and the line."""
+) -> int | None:
+    """Add to an exception of a launch the block, the first instance that fails, and the line; the
+    row that fails, where it is known.
+    """
     row, source = _culprit(error, block, arguments, len(instances))
     source = source or block.node.source
     note = f"in block {block.name}"
     if row is not None and numbers is not None:
         note += f", for instance {numbers[instances[row]]}"
     error.add_note(note if source is None else f"{note}, at {source}")
+    return row
+
+
+def blame_row(error: Exception, row: int) -> None:
+    """Remember which row of a launch has raised an exception."""
+    setattr(error, _BLAMED, row)
 
 
 def note_uniform(error: Exception, source: Source | None) -> None:
@@ -65,6 +76,9 @@ def _culprit(
     """The first row for which the block fails by itself, and the line that fails there."""
     if isinstance(error, torch.AcceleratorError):
         return None, None  # the device answers nothing any more
+    blamed: int | None = getattr(error, _BLAMED, None)
+    if blamed is not None:
+        return blamed, None
     is_row = [spec.kind == "row" for spec in block.inputs]
     for row in range(min(rows, MOST_TRIED)):
         single = [

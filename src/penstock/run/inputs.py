@@ -1,10 +1,11 @@
-"""Loads the inputs of a call: control to the host, data into arenas, shared values into single
-slots.
+"""The inputs of a call: for the planner what of them steers it, and the data themselves in arenas.
+
+Reading comes first and makes no slots: a plan may be known by what was read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,9 +13,8 @@ import torch
 
 from penstock.ir.graph import Input
 from penstock.ir.types import TensorType
-from penstock.plan.boxes import BoxTable
-from penstock.plan.schedule import Integers, Span
-from penstock.plan.slots import SequenceTable, SlotSpace
+from penstock.plan.call_inputs import Adopted, CallInputs, HostInput, SlotInput, by_shape
+from penstock.plan.schedule import Array, Integers
 
 if TYPE_CHECKING:
     from penstock.run.engine import Columns, Run
@@ -22,96 +22,86 @@ if TYPE_CHECKING:
 Column = Sequence[torch.Tensor] | torch.Tensor
 
 
-def load_inputs(run: Run, columns: Columns, count: int) -> None:
-    """Fill the machine's inputs, in the forms in which the graph reads them."""
-    for position, entry in enumerate(run.executable.graph.inputs):
+def read_inputs(run: Run, columns: Columns) -> CallInputs:
+    """What the planner must know of the inputs, in the forms in which the graph reads them."""
+    host: list[HostInput | None] = []
+    slots: list[SlotInput | None] = []
+    for entry in run.executable.graph.inputs:
         if entry.uniform is not None:
-            _load_shared(run, position, entry, count)
+            host.append(_shared_host(run, entry) if entry.host is not None else None)
+            slots.append(SlotInput(is_shared=True) if entry.slot is not None else None)
             continue
         assert entry.number is not None
         column = columns[entry.number]
-        if entry.host is not None:
-            run.machine.input_host[position] = _load_host(run, entry.type, column, count)
-        if entry.slot is not None:
-            run.machine.input_slots[position] = _load_slots(run, entry, column, count)
+        host.append(_host(entry, column) if entry.host is not None else None)
+        slots.append(_slots(entry, column) if entry.slot is not None else None)
+    return CallInputs(run.count, tuple(host), tuple(slots))
 
 
-def _load_shared(run: Run, position: int, entry: Input, count: int) -> None:
+def _shared_host(run: Run, entry: Input) -> HostInput:
     assert entry.uniform is not None
-    value = run.uniform(entry.uniform.number)
-    if entry.host is not None:
-        run.machine.input_host[position] = np.broadcast_to(value.cpu().numpy(), (count,))
-    if entry.slot is not None:
-        space = run.machine.place(entry.slot)
-        assert isinstance(space, SlotSpace)
-        start = _adopt(run, space, value.unsqueeze(0))
-        run.machine.input_slots[position] = np.full(count, start, np.int64)
+    value: Array = run.uniform(entry.uniform.number).cpu().numpy()
+    return HostInput(np.broadcast_to(value, (run.count,)))
 
 
-def _adopt(run: Run, space: SlotSpace, values: torch.Tensor) -> int:
-    """Make values a pinned chunk of their arena."""
-    count = values.shape[0]
-    start = space.adopt(count)
-    space.unannounced.pop()
-    run.machine.pins.append(lambda: space.release(Span(space.number, start, count)))
-    run.arena(space.number).install(start, values.detach())
-    return start
+def _host(entry: Input, column: Column) -> HostInput:
+    assert isinstance(entry.type, TensorType)
+    joined = _flattened(column) if entry.type.is_sequence else _stacked(column)
+    values: Array = joined.detach().cpu().numpy()
+    return HostInput(values, _lengths(column) if entry.type.is_sequence else None)
+
+
+def _slots(entry: Input, column: Column) -> SlotInput:
+    if _is_sequence(entry):
+        return SlotInput(lengths=_lengths(column))
+    if _is_boxed(entry):
+        return SlotInput(shapes=tuple(tuple(tensor.shape) for tensor in column))
+    return SlotInput()
+
+
+def install_inputs(run: Run, columns: Columns, adopted: Adopted) -> None:
+    """Put the data into the slots that they have got."""
+    for entry, spans in zip(run.executable.graph.inputs, adopted, strict=True):
+        if spans:
+            for span, values in zip(spans, _chunks(run, entry, columns), strict=True):
+                run.arena(span.arena).install(span.start, values.detach())
+
+
+def _chunks(run: Run, entry: Input, columns: Columns) -> Iterator[torch.Tensor]:
+    """The tensors of an input that become chunks of arenas."""
+    if entry.uniform is not None:
+        yield run.uniform(entry.uniform.number).unsqueeze(0)
+        return
+    assert entry.number is not None
+    column = columns[entry.number]
+    if _is_sequence(entry):
+        yield _flattened(column)
+    elif _is_boxed(entry):
+        for numbers in by_shape(tuple(tensor.shape) for tensor in column).values():
+            yield torch.stack([column[number] for number in numbers])
+    else:
+        yield _stacked(column)
+
+
+def _is_sequence(entry: Input) -> bool:
+    return isinstance(entry.type, TensorType) and entry.type.is_sequence
+
+
+def _is_boxed(entry: Input) -> bool:
+    return isinstance(entry.type, TensorType) and entry.type.is_dynamic
 
 
 def _stacked(column: Column) -> torch.Tensor:
     return column if isinstance(column, torch.Tensor) else torch.stack(list(column))
 
 
-def _flattened(column: Column) -> tuple[torch.Tensor, Integers]:
-    """All elements of all instances, and the length of each instance."""
+def _flattened(column: Column) -> torch.Tensor:
+    """All elements of all instances."""
+    return column.flatten(0, 1) if isinstance(column, torch.Tensor) else torch.cat(list(column))
+
+
+def _lengths(column: Column) -> Integers:
+    """How many elements each instance has."""
     if isinstance(column, torch.Tensor):
-        lengths = np.full(column.shape[0], column.shape[1], np.int64)
-        return column.flatten(0, 1), lengths
-    lengths = np.fromiter((item.shape[0] for item in column), np.int64, len(column))
-    return torch.cat(list(column)), lengths
-
-
-def _load_host(run: Run, kind: object, column: Column, count: int) -> np.ndarray:
-    assert isinstance(kind, TensorType)
-    if not kind.is_sequence:
-        values: np.ndarray = _stacked(column).detach().cpu().numpy()
-        return values
-    flat, lengths = _flattened(column)
-    tables = run.machine.tables
-    known = tables.flat.get(kind.dtype, np.empty(0, kind.dtype))
-    base = len(known) + np.cumsum(lengths) - lengths
-    tables.flat[kind.dtype] = np.concatenate((known, flat.detach().cpu().numpy()))
-    first = len(tables.base)
-    tables.base = np.concatenate((tables.base, base))
-    tables.length = np.concatenate((tables.length, lengths))
-    return np.arange(first, first + count)
-
-
-def _load_slots(run: Run, entry: Input, column: Column, count: int) -> Integers:
-    assert entry.slot is not None
-    place = run.machine.place(entry.slot)
-    if isinstance(place, SequenceTable):
-        flat, lengths = _flattened(column)
-        start = _adopt(run, place.space, flat)
-        numbers = place.create(start + np.cumsum(lengths) - lengths, lengths)
-        run.machine.pins.append(lambda: place.add(numbers, -1))
-        return numbers
-    if isinstance(place, BoxTable):
-        return _load_boxes(run, place, list(column), count)
-    assert isinstance(place, SlotSpace)
-    start = _adopt(run, place, _stacked(column))
-    return np.arange(start, start + count)
-
-
-def _load_boxes(run: Run, table: BoxTable, column: list[torch.Tensor], count: int) -> Integers:
-    """Tensors of many shapes: those of one shape go together."""
-    by_shape: dict[tuple[int, ...], list[int]] = {}
-    for number, tensor in enumerate(column):
-        by_shape.setdefault(tuple(tensor.shape), []).append(number)
-    boxes = np.empty(count, np.int64)
-    for shape, numbers in by_shape.items():
-        space = table.space(shape)
-        start = _adopt(run, space, torch.stack([column[number] for number in numbers]))
-        boxes[numbers] = table.create(space.number, np.arange(start, start + len(numbers)))
-    run.machine.pins.append(lambda: table.add(boxes, -1))
-    return boxes
+        return np.full(column.shape[0], column.shape[1], np.int64)
+    return np.fromiter((item.shape[0] for item in column), np.int64, len(column))

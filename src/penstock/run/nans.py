@@ -112,6 +112,8 @@ def backward_line(
     }
     given = zip(block.block.results, cotangents, strict=True)
     pairs = [(tracked[v], grad) for v, grad in given if grad is not None and v in tracked]
+    if not pairs:
+        return None
     outputs, weights = zip(*pairs, strict=True)
     grads = torch.autograd.grad(outputs, list(tracked.values()), weights, allow_unused=True)
     spoiled = {value for value, grad in zip(tracked, grads, strict=True) if has_nan(grad)}

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
-from penstock.ir.graph import Context, Home, Wire
-from penstock.plan.boxes import BoxTable
-from penstock.plan.machine import Machine
-from penstock.plan.schedule import Integers, Span, pick
-from penstock.plan.slots import SequenceTable, SlotSpace, ranges
+from penstock.plan.outcome import InBoxes, InRuns, OnHost, Outcome, Where
+from penstock.plan.schedule import Picks, Span, pick
 from penstock.run.arenas import Arena
 
 
@@ -58,43 +55,35 @@ class OutputColumn:
         return self._lengths
 
 
-def collect_outputs(
-    machine: Machine, arenas: Sequence[Arena], entry: Context
-) -> list[OutputColumn]:
+#: The arena of a number.
+FindArena = Callable[[int], Arena]
+
+
+def collect_outputs(outcome: Outcome, arena: FindArena) -> list[OutputColumn]:
     """The columns of the entry's outputs."""
-    return [
-        _collect(machine, arenas, wire, machine.result_slots[position])
-        for position, wire in enumerate(entry.outputs)
-    ]
+    return [_collect(where, arena) for where in outcome.results]
 
 
-def _collect(
-    machine: Machine,
-    arenas: Sequence[Arena],
-    wire: Wire,
-    values: np.ndarray | None,
-) -> OutputColumn:
-    assert values is not None
-    if wire.home is Home.HOST:
-        return OutputColumn(torch.from_numpy(values))
-    place = machine.place(wire)
-    if isinstance(place, SequenceTable):
-        lengths = place.length[values]
-        slots = ranges(place.base[values], lengths)
-        number = place.space.number
-        source = pick(number, slots) if len(slots) else Span(number, 0, 0)
-        return OutputColumn(arenas[number].gather(source).clone(), lengths.tolist())
-    if isinstance(place, BoxTable):
-        return OutputColumn(_unbox(place, arenas, values))
-    assert isinstance(place, SlotSpace)
-    return OutputColumn(arenas[place.number].gather(pick(place.number, values)).clone())
+def _collect(where: Where | OnHost, arena: FindArena) -> OutputColumn:
+    if isinstance(where, OnHost):
+        return OutputColumn(torch.from_numpy(where.values.copy()))
+    if isinstance(where, InBoxes):
+        return OutputColumn(_unbox(where, arena))
+    number, slots = where.of(slice(None))
+    source = pick(number, slots) if len(slots) else Span(number, 0, 0)
+    lengths = where.lengths.tolist() if isinstance(where, InRuns) else None
+    return OutputColumn(_own(arena(number).gather(source), source), lengths)
 
 
-def _unbox(table: BoxTable, arenas: Sequence[Arena], boxes: Integers) -> list[torch.Tensor]:
+def _own(values: torch.Tensor, source: Span | Picks) -> torch.Tensor:
+    """Values in memory of their own; those that were picked together are."""
+    return values.clone() if isinstance(source, Span) else values
+
+
+def _unbox(boxes: InBoxes, arena: FindArena) -> list[torch.Tensor]:
     rows: dict[int, torch.Tensor] = {}
-    owners = table.arena[boxes]
-    for arena in np.unique(owners):
-        numbers = np.flatnonzero(owners == arena)
-        gathered = arenas[arena].gather(pick(int(arena), table.slot[boxes[numbers]])).clone()
+    for owner in np.unique(boxes.arenas).tolist():
+        numbers = np.flatnonzero(boxes.arenas == owner)
+        gathered = arena(owner).gather(pick(owner, boxes.slots[numbers])).clone()
         rows.update(zip(numbers.tolist(), gathered.unbind(0)))
-    return [rows[number] for number in range(len(boxes))]
+    return [rows[number] for number in range(len(boxes.slots))]

@@ -25,7 +25,7 @@ from penstock.profiling.records import CallRecord, LaunchRecord, ReadRecord
 
 if TYPE_CHECKING:
     from penstock.run.arenas import Arena
-    from penstock.run.engine import Run
+    from penstock.run.runner import Runner
 
 
 class Watch:
@@ -107,9 +107,9 @@ class Recorder:
     profiles: tuple[Profile, ...]
 
     @contextmanager
-    def call(self, graph: Graph, instances: int) -> Iterator[CallRecorder]:
-        """Record one call."""
-        record = CallRecord(graph.contexts[0].name, instances, graph)
+    def call(self, name: str, instances: int, graph: Graph | None = None) -> Iterator[CallRecorder]:
+        """Record one call of a program, or one scope of recorded steps, which has no graph."""
+        record = CallRecord(name, instances, graph)
         for profile in self.profiles:
             profile.calls.append(record)
         began = perf_counter()
@@ -126,13 +126,15 @@ def current_recorder() -> Recorder | None:
 
 
 @contextmanager
-def recorded_call(graph: Graph, instances: int) -> Iterator[CallRecorder | None]:
-    """A call that is recorded if a profile is active."""
+def recorded_call(
+    name: str, instances: int, graph: Graph | None = None
+) -> Iterator[CallRecorder | None]:
+    """A call or scope that is recorded if a profile is active."""
     recorder = current_recorder()
     if recorder is None:
         yield None
         return
-    with recorder.call(graph, instances) as call:
+    with recorder.call(name, instances, graph) as call:
         yield call
 
 
@@ -157,20 +159,35 @@ class CallRecorder:
         self.record.planning_seconds += seconds
         self.record.firings = firings
 
-    def launch(self, run: Run, launch: Launch) -> AbstractContextManager[None]:
+    def found_plan(self, seconds: float, firings: int) -> None:
+        """The plan of an earlier call serves this one, after this search."""
+        self.record.has_known_plan = True
+        self.planned(seconds, firings)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Time in which recorded steps are run, not recorded."""
+        began = perf_counter()
+        try:
+            yield
+        finally:
+            known = self.record.engine_seconds or 0.0
+            self.record.engine_seconds = known + perf_counter() - began
+
+    def launch(self, run: Runner, launch: Launch) -> AbstractContextManager[None]:
         """Time a launch and describe it."""
         return self._timed(run, launch, partial(_describe, run, launch, self.record))
 
-    def backward(self, run: Run, launch: Launch, rows: int) -> AbstractContextManager[None]:
+    def backward(self, run: Runner, launch: Launch, rows: int) -> AbstractContextManager[None]:
         """Time the backward half of some rows of a launch and describe it."""
         describe = partial(_describe_backward, run, launch, rows, self.record)
         return self._timed(run, launch, describe, ".backward")
 
     @contextmanager
     def _timed(
-        self, run: Run, launch: Launch, describe: Describe, half: str = ""
+        self, run: Runner, launch: Launch, describe: Describe, half: str = ""
     ) -> Iterator[None]:
-        name = run.executable.blocks[launch.block].name + half
+        name = run.blocks[launch.block].name + half
         device = _device(run, launch)
         watch = Watch(device)
         token = _watch.set(watch)
@@ -196,9 +213,9 @@ class CallRecorder:
 
 
 def _describe(
-    run: Run, launch: Launch, call: CallRecord, device: str, timing: float | Callable[[], float]
+    run: Runner, launch: Launch, call: CallRecord, device: str, timing: float | Callable[[], float]
 ) -> LaunchRecord:
-    block = run.executable.blocks[launch.block]
+    block = run.blocks[launch.block]
     operands = [_operand(run, operand, launch.rows) for operand in launch.operands]
     return LaunchRecord(
         call,
@@ -208,13 +225,13 @@ def _describe(
         tuple(source for _, source, _ in operands),
         device,
         sum(size for _, _, size in operands),
-        tuple(name for form in block.forms.values() for name in form.unbatched),
+        block.unbatched,
         timing,
     )
 
 
 def _describe_backward(
-    run: Run,
+    run: Runner,
     launch: Launch,
     rows: int,
     call: CallRecord,
@@ -222,13 +239,14 @@ def _describe_backward(
     timing: float | Callable[[], float],
 ) -> LaunchRecord:
     """The operands of a backward half are the cotangents of the results."""
-    node = run.executable.blocks[launch.block].node
-    shapes = tuple((rows, *run.arena(target.arena).kind.shape) for target in launch.targets)
+    node = run.blocks[launch.block].node
+    kinds = [kind for kind, _ in run.extents()]
+    shapes = tuple((rows, *kinds[target.arena].shape) for target in launch.targets)
     sources = ("gather",) * len(shapes)
     return LaunchRecord(call, node, rows, shapes, sources, device, 0, (), timing, is_backward=True)
 
 
-def _operand(run: Run, operand: Operand, rows: int) -> tuple[tuple[int, ...], str, int]:
+def _operand(run: Runner, operand: Operand, rows: int) -> tuple[tuple[int, ...], str, int]:
     """The shape of an operand, where it comes from, and the bytes gathered for it."""
     if isinstance(operand, Sized):
         return (), "size", 0
@@ -259,6 +277,7 @@ def _count(source: Span | Picks) -> int:
     return source.count if isinstance(source, Span) else len(source.slots)
 
 
-def _device(run: Run, launch: Launch) -> str:
+def _device(run: Runner, launch: Launch) -> str:
     """The device that the launch runs on, taken from what it writes."""
-    return next((str(run.arena(target.arena).device) for target in launch.targets), "cpu")
+    extents = run.extents()
+    return next((extents[target.arena][0].device for target in launch.targets), "cpu")

@@ -4,8 +4,8 @@ import torch
 
 import penstock as ps
 from penstock.ir.graph import Block, Read
-from penstock.passes.components import find_components
 from penstock.passes.rank import rank_nodes
+from penstock.plan.components import find_components
 from tests.small_programs import SMALL
 
 

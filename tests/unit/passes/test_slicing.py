@@ -3,7 +3,7 @@
 import torch
 
 import penstock as ps
-from penstock.ir.graph import Block, Compute, Read, Upload
+from penstock.ir.graph import Block, Compute, Home, Read, Upload
 from penstock.ir.program import TorchCall
 from penstock.passes.entry import wrap_entry
 from penstock.passes.flow import analyse_flow
@@ -122,3 +122,17 @@ def test_an_index_out_of_computed_values_stays_data():
     graph = look_up.graph(torch.tensor([0.0, 2.0, 1.0]))
     assert operations(graph, Read) == []
     assert len(operations(graph, Block)) == 1
+
+
+def test_a_size_comes_from_the_host_also_where_its_number_has_a_slot():
+    @ps.function
+    def prefix(x):
+        n = x.argmax() + 1
+        return x[:n].sum() * n
+
+    graph = prefix.graph(torch.ones(4))
+    (block,) = [n for n in operations(graph, Block) if n.operation.sizes]
+    homes = {block.inputs[position].home for position in block.operation.sizes}
+    assert homes == {Home.HOST}
+    x = torch.tensor([1.0, 5.0, 7.0, 2.0])
+    assert prefix(x).item() == 39.0

@@ -16,7 +16,8 @@ def test_a_summary_has_totals_and_a_line_per_block_longest_first():
     ]
     run = profile([record], events, traces=1, cache_hits=2)
     assert run.summary().splitlines() == [
-        "1 call, 8 instances, 3 launches, 9 firings, 1 read, 1 trace made, 2 cache hits",
+        "1 call, 8 instances, 3 launches, 9 firings, 1 read, 1 trace made, 2 cache hits, "
+        "0 plan hits",
         "planning 250.00 ms, running 500.00 ms, building 1.25 s",
         "",
         "block         launches   rows  mean width  gathered   seconds   share",

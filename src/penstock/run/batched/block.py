@@ -49,8 +49,10 @@ class BatchedBlock:
         inputs: Sequence[BlockInput],
         *,
         name: str,
+        general: bool = True,
         check: bool = True,
         examples: Mapping[int, torch.Tensor] | None = None,
+        warns: bool = True,
     ) -> None:
         self.function = function
         self.inputs = tuple(inputs)
@@ -59,13 +61,16 @@ class BatchedBlock:
         self.source = ""
         #: Operations on whose account rows run one by one; empty where the block is batched.
         self.unbatched: tuple[str, ...] = ()
-        self._check = check
+        self._check, self._warns = check, warns
         self._examples = dict(examples or {})
         self._symbols = symbol_sources(inputs)
         self._traces = BlockTraces(function, inputs)
         self._forms: OrderedDict[tuple[int, ...], BatchFunction] = OrderedDict()
         self._general: BatchFunction | None = None
-        self._general = self._build_general() if self._symbols else self._build_for({})
+        if not self._symbols:
+            self._general = self._build_for({})
+        elif general:
+            self._general = self._build_general()
         self._traces.forget()
 
     def __call__(self, rows: int, *args: torch.Tensor | int) -> tuple[torch.Tensor, ...]:
@@ -174,7 +179,7 @@ class BatchedBlock:
         operations = problem.operations or ("the whole block",)
         news = [operation for operation in operations if operation not in self.unbatched]
         self.unbatched += tuple(news)
-        if news:
+        if news and self._warns:
             what = f"block {self.name!r} runs row by row: {', '.join(news)} cannot be batched"
             warnings.warn(f"{what} ({problem})", PenstockWarning, stacklevel=2)
         self._show(f"# row by row: {problem}\n")
@@ -190,13 +195,25 @@ def build_batched(
     inputs: Sequence[BlockInput],
     *,
     name: str,
+    general: bool = True,
     check: bool = True,
     examples: Mapping[int, torch.Tensor] | None = None,
+    warns: bool = True,
 ) -> BatchedBlock:
     """The batched form of a straight-line function of one instance.
 
-    `function` takes tensors and sizes in the order of `inputs` and returns a tuple of tensors. With
-    `check`, the batched form is compared with row-by-row execution; `examples` gives real tensors
-    for uniform inputs by position, where made-up ones would say nothing.
+    `function` takes tensors and sizes in the order of `inputs` and returns a tuple of tensors.
+    Without `general`, each choice of dynamic sizes has a form of its own. With `check`, the batched
+    form is compared with row-by-row execution; `examples` gives real tensors for uniform inputs by
+    position, where made-up ones would say nothing; without `warns`, a form that runs row by row is
+    only noted in `unbatched`.
     """
-    return BatchedBlock(function, inputs, name=name, check=check, examples=examples)
+    return BatchedBlock(
+        function,
+        inputs,
+        name=name,
+        general=general,
+        check=check,
+        examples=examples,
+        warns=warns,
+    )

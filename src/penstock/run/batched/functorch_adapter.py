@@ -8,6 +8,8 @@ constants of the graph.
 
 from __future__ import annotations
 
+import logging
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -31,6 +33,23 @@ def fake_mode() -> FakeTensorMode:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
+@contextmanager
+def quiet_fakes() -> Iterator[None]:
+    """Keep torch from logging the failures of fake tensors, which surface as exceptions."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+#: Held while anybody traces: torch patches `nn.Module` for the whole process meanwhile, and modes
+#: of fake tensors serve one thread at a time.
+TRACING = threading.RLock()
+
+
 def fake_tensors(mode: FakeTensorMode, shapes: Iterable[Shape]) -> list[torch.Tensor]:
     """One tensor without contents for each (shape, dtype, device)."""
     with mode:
@@ -41,7 +60,7 @@ def trace_function(
     function: TensorFunction, tensors: Sequence[torch.Tensor], mode: FakeTensorMode
 ) -> torch.fx.GraphModule:
     """The functional ATen graph of `function` at the sizes of these fake tensors."""
-    with _tracing_state(mode):
+    with TRACING, _tracing_state(mode):
         graph = make_fx(function, tracing_mode="real")(*tensors)
         if changes_in_place(graph):
             # The graph and not the function: operators that torch composes escape
@@ -127,6 +146,7 @@ def _tracing_state(mode: FakeTensorMode) -> Iterator[None]:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(_use_lazy_graph_module(True))
         stack.enter_context(_without_recurrent_kernels())
+        stack.enter_context(quiet_fakes())
         stack.enter_context(_without_saved_tensor_hooks())
         stack.enter_context(mode)
         yield

@@ -1,0 +1,58 @@
+"""One backward pass, from cotangents of outputs to gradients of tensors, for any tape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from penstock.autodiff.anomalies import place_of
+from penstock.autodiff.ends import Ends
+from penstock.autodiff.replay import replay_gradients
+from penstock.autodiff.reverse import NanFound, Reversal
+from penstock.autodiff.torch_engine import keeps_graph, looks_for_nan, without_modes
+from penstock.plan.schedule import Integers
+
+
+def go_backward(ends: Ends, grads: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+    """Reverse the tape; replay it where the gradients must be differentiable themselves. Only
+    inside a backward pass of torch.
+    """
+    keep = keeps_graph() or ends.is_one_of_several
+    recorder = ends.run.recorder
+    checks_nan = looks_for_nan() or (recorder is not None and recorder.checks_nan)
+    with without_modes():
+        if torch.is_grad_enabled():
+            return replay_gradients(ends, grads, keep)
+        return _reverse(ends, grads, keep, checks_nan)
+
+
+def _reverse(
+    ends: Ends, grads: Sequence[torch.Tensor | None], keep: bool, checks_nan: bool
+) -> list[torch.Tensor | None]:
+    reversal = Reversal(ends.run, keep, checks_nan)
+    with torch.no_grad():
+        _seed(ends, reversal, grads)
+        known = ends.known_way(grads)
+        try:
+            if known is not None:
+                reversal.run_again(ends.entries, known)
+            elif ends.keeps_ways:
+                ends.keep_way(grads, reversal.find_way(ends.entries))
+            else:
+                reversal.run(ends.entries)
+        except NanFound as found:
+            raise place_of(found, ends) from None
+        return ends.gradients(reversal)
+
+
+def _seed(ends: Ends, reversal: Reversal, grads: Sequence[torch.Tensor | None]) -> None:
+    """Put the cotangents of the outputs into the slots of the results."""
+    by_arena: dict[int, list[tuple[Integers, torch.Tensor]]] = {}
+    for number, slots, grad in ends.cotangents(grads):
+        rows = grad.reshape(len(slots), *reversal.extents[number][0].shape)
+        by_arena.setdefault(number, []).append((slots, rows))
+    for number, parts in by_arena.items():
+        slots = np.concatenate([slots for slots, _ in parts])
+        reversal.arena(number).accumulate(slots, torch.cat([rows for _, rows in parts]))

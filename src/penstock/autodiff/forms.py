@@ -1,0 +1,59 @@
+"""Finds the training form of a block for the operands and results of a launch.
+
+Forms are made when first asked for and kept with the block.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import torch
+
+from penstock.autodiff.fallback import AutogradForm
+from penstock.autodiff.joint import TrainingForm, named_sizes
+from penstock.autodiff.torch_engine import without_modes
+from penstock.errors import PenstockWarning
+from penstock.run.batched.emit import BatchFunction
+from penstock.run.blocks import RunnableBlock
+from penstock.run.recording import building
+
+
+def training_form(
+    block: RunnableBlock,
+    arguments: Sequence[torch.Tensor | int],
+    operands: Sequence[int],
+    results: Sequence[int],
+) -> TrainingForm | AutogradForm:
+    """The form of a block that saves what the gradients of these operands need."""
+    sizes = named_sizes(block.inputs, arguments)
+    batched = block.form(block.dynamic_sizes(arguments))
+    is_general = batched.is_general and () in block.forms and min(sizes.values(), default=2) > 1
+    fixed = None if is_general or not sizes else sizes
+    key = (tuple(operands), tuple(results), None if fixed is None else tuple(fixed.items()))
+    forms: dict[object, TrainingForm | AutogradForm] = block.training_forms
+    if key not in forms:
+        function = batched.form_for(arguments)
+        with building(), without_modes():
+            forms[key] = _build(block, function, operands, results, fixed, bool(batched.unbatched))
+    return forms[key]
+
+
+def _build(
+    block: RunnableBlock,
+    function: BatchFunction,
+    operands: Sequence[int],
+    results: Sequence[int],
+    fixed: dict[str, int] | None,
+    is_row_loop: bool,
+) -> TrainingForm | AutogradForm:
+    """The joint form, or where there is none a form that runs the block again."""
+    if not is_row_loop:
+        try:
+            return TrainingForm(function, block.inputs, operands, results, block.name, fixed)
+        except Exception as error:  # torch inside a trace may raise anything
+            reason = f"{type(error).__name__}: {error}"
+            what = f"block {block.name!r} is run again in backward: its derivative has no trace"
+            if block.warns:
+                warnings.warn(f"{what} ({reason})", PenstockWarning, stacklevel=2)
+    return AutogradForm(function, block.inputs, operands, results, len(block.block.results))

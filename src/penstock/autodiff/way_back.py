@@ -1,0 +1,64 @@
+"""The way of a backward pass, found by one and gone again by others.
+
+Which rows take part, which halves run for them, and where gradients are written or added: all that
+follows from a plan and from the outputs that have cotangents. A way holds index tensors, never
+values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from penstock.autodiff.gradients import Accumulate, Gather
+from penstock.autodiff.joint import Pattern
+from penstock.plan.schedule import Integers
+
+if TYPE_CHECKING:
+    from penstock.autodiff.reverse import Reversal
+
+#: Finds cotangents; takes gradients out of the results of a backward half.
+Fetch: TypeAlias = "Callable[[Reversal], torch.Tensor]"
+Add: TypeAlias = "Callable[[Reversal, Sequence[Any]], None]"
+
+
+@dataclass(slots=True, eq=False)
+class Half:
+    """A backward half of some rows (None: all) of a launch: those in which the same results have
+    cotangents.
+    """
+
+    pattern: Pattern
+    index: Integers | None
+    cotangents: tuple[Fetch, ...]
+    #: None until it has run for the first time.
+    adds: tuple[Add, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CopyBack:
+    """The gradients of copies go to what was copied."""
+
+    target: int
+    gather: Gather
+    source: int
+    shape: tuple[int, ...]
+    add: Accumulate
+
+    def run(self, reversal: Reversal) -> None:
+        """Move them."""
+        gradients = self.gather(reversal.arena(self.target)).clone()
+        self.add(reversal.arena(self.source), gradients.reshape(self.shape))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WayBack:
+    """What to do for each entry of a tape, the last first, and which slots have gradients then."""
+
+    steps: tuple[tuple[Half, ...] | CopyBack, ...]
+    present: Mapping[int, npt.NDArray[np.bool_]]

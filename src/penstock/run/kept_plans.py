@@ -1,0 +1,134 @@
+"""Plans of calls that are kept, to be run again for the same control inputs.
+
+Kept is what a run has prepared, what its plan leaves behind, and the ways of backward passes. A
+program whose control depends on computed values has no plan before it runs, and the keys of random
+draws are part of a plan: such programs are planned at every call.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from penstock.plan.linked import Linked
+from penstock.plan.outcome import Extent, Outcome
+from penstock.plan.plan_cache import BoundedPlans, size_of
+from penstock.plan.schedule import Hosted, Integers, Picks
+from penstock.run.prepared import (
+    Prepared,
+    PreparedCopy,
+    PreparedLaunch,
+    PreparedStore,
+    PreparedWindow,
+)
+
+#: Bounds for the plans of one program.
+MOST_PLANS, MOST_BYTES = 4096, 64 << 20
+
+#: Ways back that one plan keeps: training takes one.
+MOST_WAYS = 2
+
+#: What an operand or a result of a prepared launch takes besides its arrays, about.
+OBJECT_BYTES = 1000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptPlan:
+    """A plan that was run, ready to be run again."""
+
+    outcome: Outcome
+    windows: tuple[PreparedWindow, ...] = ()
+    #: The ways of backward passes, by the wires and outputs that gradients flow through; made and
+    #: looked up by `penstock.autodiff`.
+    ways: dict[Hashable, Any] = field(default_factory=dict)
+
+    @property
+    def takes_ways(self) -> bool:
+        """Whether one more way may be kept."""
+        return len(self.ways) < MOST_WAYS
+
+    @property
+    def spaces(self) -> tuple[Extent, ...]:
+        """What each arena holds."""
+        return self.outcome.extents
+
+    @property
+    def launched(self) -> deque[Integers]:
+        """Prepared launches know their instances."""
+        return deque()
+
+
+KeptPlans: TypeAlias = BoundedPlans[KeptPlan]
+
+
+def new_plans() -> KeptPlans:
+    """An empty cache for one program."""
+    return BoundedPlans(MOST_PLANS, MOST_BYTES)
+
+
+def can_keep_plans(linked: Linked) -> bool:
+    """Whether the inputs of a program decide its plan."""
+    nodes = (node for context in linked.contexts for node in context.nodes)
+    return not linked.graph.has_random and not any(node.kind == "read" for node in nodes)
+
+
+@dataclass(slots=True)
+class Keeping:
+    """Collects the windows of a run under way, as long as they are worth keeping."""
+
+    plans: KeptPlans
+    key: bytes
+    windows: list[PreparedWindow] = field(default_factory=list)
+    bytes: int = 0
+
+    def add(self, window: PreparedWindow) -> None:
+        """Take one more window; a plan that has become too large is let go."""
+        if self.bytes > self.plans.most_bytes:
+            return
+        self.bytes += _size(window)
+        self.windows.append(window)
+        if self.bytes > self.plans.most_bytes:
+            self.windows.clear()
+
+    def keep(self, outcome: Outcome) -> KeptPlan | None:
+        """The run has ended: others may use its plan, unless it is too large."""
+        where = (outcome.inputs, outcome.results, outcome.adopted, outcome.extents)
+        size = self.bytes + size_of(where)
+        if size > self.plans.most_bytes:
+            return None
+        plan = KeptPlan(outcome, tuple(_trimmed(window, outcome) for window in self.windows))
+        self.plans.keep(self.key, plan, size)
+        return plan
+
+
+def _trimmed(window: PreparedWindow, outcome: Outcome) -> PreparedWindow:
+    """The window without room that nobody uses: small memory is quickly got."""
+    ends = [extent.end for extent in outcome.extents]
+    growth = tuple(
+        chunk._replace(count=min(chunk.count, ends[chunk.arena] - chunk.start))
+        for chunk in window.growth
+    )
+    return replace(window, growth=growth)
+
+
+def _size(window: PreparedWindow) -> int:
+    """The bytes of a window, about."""
+    return sum(map(_size_of_step, window.steps))
+
+
+def _size_of_step(step: Prepared) -> int:
+    """An index takes its memory often: as slots, as a tensor that counts from a chunk, and for the
+    ways back.
+    """
+    if isinstance(step, PreparedLaunch):
+        launch = step.launch
+        slots = [item.slots for item in (*launch.operands, *launch.targets) if type(item) is Picks]
+        hosted = [item.values for item in launch.operands if type(item) is Hosted]
+        arrays = [*slots * (2 + MOST_WAYS), *hosted, step.instances]
+        objects = len(launch.operands) + len(launch.targets) + 1
+        return OBJECT_BYTES * objects + sum(array.nbytes for array in arrays)
+    if isinstance(step, PreparedStore):
+        return 2 * size_of(step.store) + OBJECT_BYTES
+    return 2 * size_of(step.copy if isinstance(step, PreparedCopy) else step.read) + OBJECT_BYTES

@@ -1,0 +1,215 @@
+"""Instructions made ready to be carried out, once for as often as they are run.
+
+A prepared instruction knows its block, the chunks that it reads and writes, and its index tensors,
+which are on their devices already. It refers to arenas by number and to chunks by position, never
+to their memory: a plan that is kept and run again finds the same chunks in another run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from penstock.plan.schedule import (
+    Chunk,
+    Copy,
+    Hosted,
+    Integers,
+    Launch,
+    Picks,
+    Read,
+    Shared,
+    Sized,
+    Span,
+    Store,
+    slot_count,
+)
+from penstock.run.arenas import Arena
+from penstock.run.batched.emit import BatchFunction
+from penstock.run.blocks import RunnableBlock
+
+if TYPE_CHECKING:
+    from penstock.run.runner import Runner
+
+#: Finds an operand in a run.
+Fetch: TypeAlias = "Callable[[Runner], torch.Tensor | int]"
+FetchTensor: TypeAlias = "Callable[[Runner], torch.Tensor]"
+#: Writes values to their slots in a run.
+Put: TypeAlias = "Callable[[Runner, torch.Tensor], None]"
+
+
+@dataclass(slots=True, eq=False)
+class PreparedLaunch:
+    """A launch of a block."""
+
+    launch: Launch
+    block: RunnableBlock
+    #: The instance of each row.
+    instances: Integers
+    fetches: tuple[Fetch, ...]
+    puts: tuple[Put, ...]
+    #: The batched form, found when the launch is first run: sizes are part of the plan.
+    function: BatchFunction | None = None
+    #: What `penstock.autodiff` has found out about the launch, likewise.
+    training: Any = None
+
+    def arguments(self, run: Runner) -> list[torch.Tensor | int]:
+        """The operands, gathered."""
+        return [fetch(run) for fetch in self.fetches]
+
+    def run(self, arguments: Sequence[torch.Tensor | int]) -> Sequence[torch.Tensor]:
+        """The results for these operands."""
+        if self.function is None:
+            self.function = self.block.function_for(arguments)
+        return self.function(self.launch.rows, *arguments)
+
+    def store(self, run: Runner, outputs: Sequence[torch.Tensor]) -> None:
+        """Write the results to their slots."""
+        for put, values in zip(self.puts, outputs, strict=True):
+            put(run, values)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedStore:
+    """Host values that go to slots."""
+
+    store: Store
+    values: torch.Tensor
+    put: Put
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedCopy:
+    """Values that go to other slots."""
+
+    copy: Copy
+    fetch: FetchTensor
+    put: Put
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedRead:
+    """Values that are read back."""
+
+    read: Read
+    fetches: tuple[FetchTensor, ...]
+
+
+Prepared: TypeAlias = PreparedLaunch | PreparedStore | PreparedCopy | PreparedRead
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedWindow:
+    """Instructions that were planned together: arenas grow first."""
+
+    growth: tuple[Chunk, ...]
+    steps: tuple[Prepared, ...]
+
+
+def prepare_launch(
+    run: Runner, launch: Launch, block: RunnableBlock, instances: Integers
+) -> PreparedLaunch:
+    """Find a launch's operands and targets; the arenas have room for it."""
+    fetches = tuple(_operand(run, launch, block, k) for k in range(len(launch.operands)))
+    puts = tuple(_target(run, block, target) for target in launch.targets)
+    return PreparedLaunch(launch, block, instances, fetches, puts)
+
+
+def prepare_store(run: Runner, item: Store) -> PreparedStore:
+    """Bring host values to the device of their arena."""
+    arena = run.arena(item.target.arena)
+    values = torch.from_numpy(item.values).to(arena.device, non_blocking=True)
+    return PreparedStore(item, values, _put(arena, item.target))
+
+
+def prepare_copy(run: Runner, item: Copy) -> PreparedCopy:
+    """Find both ends of a copy; several values may make up one of the target."""
+    source, target = run.arena(item.source.arena), run.arena(item.target.arena)
+    fetch = _gather(source, item.source)
+    return PreparedCopy(item, fetch, _put(target, item.target, is_joined=True))
+
+
+def prepare_read(run: Runner, item: Read) -> PreparedRead:
+    """Find what is read."""
+    fetches = (_gather(run.arena(source.arena), source) for source in item.sources)
+    return PreparedRead(item, tuple(fetches))
+
+
+# ---- operands ------------------------------------------------------------------------------------
+
+
+def _operand(run: Runner, launch: Launch, block: RunnableBlock, position: int) -> Fetch:
+    operand = launch.operands[position]
+    if isinstance(operand, Shared):
+        wire = operand.wire
+        return lambda run: run.uniform(wire)
+    if isinstance(operand, Sized):
+        size = operand.size
+        return lambda run: size
+    spec = block.inputs[position]
+    if isinstance(operand, Hosted):
+        values = torch.from_numpy(operand.values).to(spec.device, non_blocking=True)
+        return lambda run: values
+    arena = run.arena(operand.arena)
+    fetch = _gather(arena, operand)
+    if operand.length is not None:
+        shape = (launch.rows, operand.length, *arena.kind.shape)
+        return lambda run: fetch(run).view(shape)
+    kind = block.node.inputs[position].type
+    if block.block.is_flat and len(spec.shape) and kind.is_sequence:  # type: ignore[union-attr]
+        return lambda run: fetch(run).unsqueeze(1)
+    return fetch
+
+
+def _gather(arena: Arena, source: Span | Picks) -> FetchTensor:
+    """How to find the values of slots, [count, *shape]."""
+    number, chunk = arena.number, arena.chunk_of(source)
+    if chunk is None:
+        plain = source._replace(length=None)
+        return lambda run: run.arenas[number].gather(plain)
+    start = arena.starts[chunk]
+    if isinstance(source, Span):
+        first, end = source.start - start, source.start - start + source.count
+        return lambda run: run.arenas[number].chunks[chunk][first:end]
+    index = arena.index(source.slots - start if start else source.slots)
+    return lambda run: run.arenas[number].chunks[chunk].index_select(0, index)
+
+
+# ---- targets -------------------------------------------------------------------------------------
+
+
+def _target(run: Runner, block: RunnableBlock, target: Span | Picks) -> Put:
+    is_joined = target.length is not None or block.block.is_flat
+    return _put(run.arena(target.arena), target._replace(length=None), is_joined=is_joined)
+
+
+def _put(arena: Arena, target: Span | Picks, *, is_joined: bool = False) -> Put:
+    """How to write values to slots; `is_joined`: they come in another shape."""
+    put = _write(arena, target)
+    if not is_joined:
+        return put
+    shape = (slot_count(target), *arena.kind.shape)
+    return lambda run, values: put(run, values.reshape(shape))
+
+
+def _write(arena: Arena, target: Span | Picks) -> Put:
+    number, chunk = arena.number, arena.chunk_of(target)
+    if chunk is None:
+        return lambda run, values: run.arenas[number].write(target, values)
+    start = arena.starts[chunk]
+    if isinstance(target, Span):
+        first, end = target.start - start, target.start - start + target.count
+
+        def write(run: Runner, values: torch.Tensor) -> None:
+            run.arenas[number].chunks[chunk][first:end].copy_(values)
+
+        return write
+    index = arena.index(target.slots - start)
+
+    def scatter(run: Runner, values: torch.Tensor) -> None:
+        run.arenas[number].chunks[chunk].index_copy_(0, index, values)
+
+    return scatter

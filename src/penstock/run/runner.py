@@ -1,0 +1,222 @@
+"""Carries out instructions: grows arenas, gathers operands, launches blocks, writes results.
+
+This is the part of a run that does not ask where the instructions come from: the machine of a
+program, the planner of recorded steps, or a plan that was kept. A planner says what its arenas hold
+and which instance each row of the coming launches belongs to.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from typing import Protocol
+
+import torch
+
+from penstock.plan.schedule import (
+    Array,
+    Chunk,
+    Copy,
+    Instruction,
+    Integers,
+    Kind,
+    Launch,
+    Read,
+    Store,
+)
+from penstock.run.arenas import Arena
+from penstock.run.blocks import RunnableBlock
+from penstock.run.faults import Numbers, note_launch
+from penstock.run.nans import check_launch
+from penstock.run.prepared import (
+    Prepared,
+    PreparedCopy,
+    PreparedLaunch,
+    PreparedRead,
+    PreparedStore,
+    PreparedWindow,
+    prepare_copy,
+    prepare_launch,
+    prepare_read,
+    prepare_store,
+)
+from penstock.run.recording import CallRecorder
+
+
+class Space(Protocol):
+    """The slots of one arena."""
+
+    @property
+    def kind(self) -> Kind:
+        """What the arena holds."""
+
+    @property
+    def end(self) -> int:
+        """How many slots it has."""
+
+
+class Planner(Protocol):
+    """What a runner asks of whoever makes its instructions."""
+
+    @property
+    def spaces(self) -> Sequence[Space]:
+        """The slots of each arena, by its number."""
+
+    @property
+    def launched(self) -> deque[Integers]:
+        """For each launch to come, the instance of each of its rows."""
+
+
+class Runner:
+    """Arenas, uniform values, and how instructions are carried out on them."""
+
+    #: Who makes the instructions.
+    planner: Planner
+
+    def __init__(
+        self,
+        blocks: Sequence[RunnableBlock],
+        numbers: Numbers = None,
+        recorder: CallRecorder | None = None,
+    ) -> None:
+        #: A launch names its block by the position here.
+        self.blocks = blocks
+        self.numbers = numbers
+        #: None where no profile is active.
+        self.recorder = recorder
+        self.arenas: list[Arena] = []
+        #: Uniform values by wire, as far as they have been asked for.
+        self.uniforms: dict[int, torch.Tensor] = {}
+        #: The instance for which a launch has failed, where that is known.
+        self.failed_instance: int | None = None
+
+    def arena(self, number: int) -> Arena:
+        """The arena of that number."""
+        while number >= len(self.arenas):
+            position = len(self.arenas)
+            self.arenas.append(Arena(self.planner.spaces[position].kind, position))
+        return self.arenas[number]
+
+    def extents(self) -> list[tuple[Kind, int]]:
+        """For each arena what it holds, and for how many slots."""
+        return [(space.kind, space.end) for space in self.planner.spaces]
+
+    def uniform(self, number: int) -> torch.Tensor:
+        """A uniform value, found when first asked for."""
+        if number not in self.uniforms:
+            self._find_uniform(number)
+        return self.uniforms[number]
+
+    def _find_uniform(self, number: int) -> None:
+        """Put a value, and perhaps others, among the uniform ones."""
+        raise NotImplementedError
+
+    # ---- instructions ----------------------------------------------------------------------------
+
+    def _carry_out(self, window: list[Instruction]) -> list[Array] | None:
+        """Carry out instructions in order; what was read, if the last one reads."""
+        return self._carry_out_prepared(window)[1]
+
+    def _carry_out_prepared(
+        self, window: list[Instruction]
+    ) -> tuple[PreparedWindow, list[Array] | None]:
+        """The same, with the instructions as they were prepared for it."""
+        growth = _merged(item for item in window if isinstance(item, Chunk))
+        self._grow(growth)
+        is_inference = torch.is_inference_mode_enabled()
+        steps: list[Prepared] = []
+        answer = None
+        for item in window:
+            if not isinstance(item, Chunk):
+                with torch.inference_mode(False) if is_inference else nullcontext():
+                    step = self._prepare(item)  # may serve runs that are differentiated
+                answer = self._step(step)
+                steps.append(step)
+        return PreparedWindow(growth, tuple(steps)), answer
+
+    def _carry_out_again(self, window: PreparedWindow) -> None:
+        """Carry out instructions that another run has prepared."""
+        self._grow(window.growth)
+        for step in window.steps:
+            self._step(step)
+
+    def _grow(self, chunks: Iterable[Chunk]) -> None:
+        for chunk in chunks:
+            self.arena(chunk.arena).grow(chunk.start, chunk.count)
+
+    def _prepare(self, item: Launch | Store | Copy | Read) -> Prepared:
+        if isinstance(item, Launch):
+            instances = self.planner.launched.popleft()
+            return prepare_launch(self, item, self.blocks[item.block], instances)
+        if isinstance(item, Store):
+            return prepare_store(self, item)
+        if isinstance(item, Copy):
+            return prepare_copy(self, item)
+        return prepare_read(self, item)
+
+    def _step(self, step: Prepared) -> list[Array] | None:
+        if isinstance(step, PreparedLaunch):
+            if self.recorder is None:
+                self._launch(step)
+            else:
+                with self.recorder.launch(self, step.launch):
+                    self._launch(step)
+        elif isinstance(step, PreparedStore):
+            self._store(step)
+        elif isinstance(step, PreparedCopy):
+            self._copy(step)
+        else:
+            with self.recorder.read(step.read) if self.recorder else nullcontext():
+                return self._read(step)
+        return None
+
+    def _store(self, step: PreparedStore) -> None:
+        step.put(self, step.values)
+
+    def _copy(self, step: PreparedCopy) -> None:
+        step.put(self, step.fetch(self))
+
+    def _read(self, step: PreparedRead) -> list[Array]:
+        gathered = [fetch(self) for fetch in step.fetches]
+        return [values.cpu().numpy() for values in gathered]
+
+    def _launch(self, step: PreparedLaunch) -> None:
+        arguments = step.arguments(self)
+        try:
+            outputs = step.run(arguments)
+        except Exception as error:
+            self.name_launch(error, step, arguments)
+            raise
+        self.check(step, arguments, outputs)
+        step.store(self, outputs)
+
+    def check(
+        self,
+        step: PreparedLaunch,
+        arguments: Sequence[torch.Tensor | int],
+        outputs: Sequence[torch.Tensor],
+    ) -> None:
+        """Look for NaN, if a profile asks for it."""
+        if self.recorder is not None and self.recorder.checks_nan:
+            rows, instances = step.launch.rows, step.instances
+            check_launch(step.block, rows, arguments, outputs, instances, self.numbers)
+
+    def name_launch(
+        self, error: Exception, step: PreparedLaunch, arguments: Sequence[torch.Tensor | int]
+    ) -> None:
+        """Note on an error which block failed, and for which instance."""
+        row = note_launch(error, step.block, arguments, step.instances, self.numbers)
+        self.failed_instance = None if row is None else int(step.instances[row])
+
+
+def _merged(chunks: Iterable[Chunk]) -> tuple[Chunk, ...]:
+    """Chunks of one arena that follow each other become one."""
+    merged: dict[int, list[Chunk]] = {}
+    for chunk in chunks:
+        parts = merged.setdefault(chunk.arena, [])
+        if parts and parts[-1].start + parts[-1].count == chunk.start:
+            last = parts.pop()
+            chunk = last._replace(count=last.count + chunk.count)
+        parts.append(chunk)
+    return tuple(part for parts in merged.values() for part in parts)
