@@ -28,7 +28,7 @@ def with_gradients(case: Case) -> Case:
         tuple(leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in row)
         for row in case.instances
     ]
-    asking = Case(case.plain, case.traced, rows, {"weight": WEIGHT})
+    asking = Case(case.plain, case.traced, rows, {"weight": WEIGHT}, case.python)
     ask_for_gradients(asking)
     return asking
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.testing.expressions import RULES, Constant, operations
 from penstock.testing.plain import UnsuitableError
-from penstock.testing.programs import as_function, run_plain
+from penstock.testing.programs import as_function, as_python_function, run_plain
 from penstock.testing.statements import (
     LOOPS,
     ArrayLoop,
@@ -61,7 +61,8 @@ def programs_with_instances(draw):
 
 def case_of(program, rows):
     traced = ps.function(as_function(program))
-    return Case(lambda *instance: run_plain(program, instance), traced, rows)
+    python = as_python_function(program)
+    return Case(lambda *instance: run_plain(program, instance), traced, rows, python=python)
 
 
 def plain_outputs(case):
@@ -71,7 +72,11 @@ def plain_outputs(case):
         reject()
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "plain"])
+#: Plain Python has no type for what it makes of an empty sequence, so it cannot run all programs.
+COMPARED = [way for way in WAYS if way not in ("plain", "converted_eager")]
+
+
+@pytest.mark.parametrize("way", COMPARED)
 @settings(report_multiple_bugs=False)
 @given(drawn=programs_with_instances())
 def test_random_programs_agree_with_plain_python(way, drawn):

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
+
+import penstock as ps
 
 #: Every entry of the table by its name, in the order of the files.
 PROGRAMS: dict[str, TableProgram] = {}
@@ -68,7 +71,7 @@ class Maker:
 class Case:
     """One program with the data to run it on."""
 
-    #: A function of one instance in Python and torch alone.
+    #: A function of one instance in Python and torch alone; it also runs converted.
     plain: Callable[..., Any]
     #: The same function as a `ps.function`.
     traced: Callable[..., Any]
@@ -76,6 +79,14 @@ class Case:
     instances: list[tuple[Any, ...]]
     #: What gradients are asked for, besides the floating-point inputs.
     weights: dict[str, Tensor] = field(default_factory=dict)
+
+    #: What is converted, where that is not the plain program itself.
+    python: Callable[..., Any] | None = None
+
+    @cached_property
+    def converted(self) -> Callable[..., Any]:
+        """The plain program, its Python control flow converted."""
+        return ps.function(self.python or self.plain)
 
 
 @dataclass(frozen=True)

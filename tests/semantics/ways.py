@@ -44,6 +44,35 @@ def run_map_tiny_lookahead(case: Case) -> list[Any]:
         return run_map(case)
 
 
+def run_converted(case: Case) -> list[Any]:
+    """The plain program with its control flow converted, one instance at a time."""
+    return [case.converted(*instance) for instance in case.instances]
+
+
+def run_converted_map(case: Case) -> list[Any]:
+    """The plain program with its control flow converted, all instances at once."""
+    columns = [list(column) for column in zip(*case.instances, strict=True)]
+    return case.converted.map(*columns)  # type: ignore[attr-defined]
+
+
+def run_converted_eager(case: Case) -> list[Any]:
+    """The plain program as a `ps.function` that runs as plain Python."""
+    with ps.set_eager(True):
+        return [case.converted(*instance) for instance in case.instances]
+
+
+def run_recorded_map(case: Case) -> list[Any]:
+    """The plain program as unchanged eager code, all instances at once."""
+    columns = [list(column) for column in zip(*case.instances, strict=True)]
+    return ps.map(case.plain, *columns)  # type: ignore[no-any-return]
+
+
+def run_recorded_calls(case: Case) -> list[Any]:
+    """The plain program as unchanged eager code, with every torch call a step."""
+    columns = [list(column) for column in zip(*case.instances, strict=True)]
+    return ps.map(case.plain, *columns, granularity="op")  # type: ignore[no-any-return]
+
+
 def tiny_lookahead() -> AbstractContextManager[Any]:
     """The smallest bounds that the planner accepts."""
     return limits(live_rows=2, admitted_rows=1)
@@ -55,7 +84,15 @@ WAYS: dict[str, Way] = {
     "graph": run_graph,
     "map": run_map,
     "map_tiny_lookahead": run_map_tiny_lookahead,
+    "converted_eager": run_converted_eager,
+    "converted": run_converted,
+    "converted_map": run_converted_map,
+    "recorded_map": run_recorded_map,
+    "recorded_calls": run_recorded_calls,
 }
 
+#: The ways that convert the plain program.
+CONVERTED = ("converted_eager", "converted", "converted_map")
+
 #: The ways that run no graph.
-WITHOUT_GRAPH = ("plain", "eager")
+WITHOUT_GRAPH = ("plain", "eager", "converted_eager")

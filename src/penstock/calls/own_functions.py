@@ -11,11 +11,30 @@ from typing import Any
 
 import torch
 
+from penstock.calls.structure import flatten
+from penstock.calls.torch_names import resolve
+
 
 def set_item(tensor: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
     """A copy of `tensor` after `tensor[index] = value`."""
     copy = tensor.clone()
     copy[index] = value
+    return copy
+
+
+def write_part(
+    tensor: torch.Tensor, value: torch.Tensor, name: str, args: Any, kwargs: Any, leaf: int
+) -> torch.Tensor:
+    """A copy of `tensor` in which a view of it holds `value`.
+
+    The view is the tensor number `leaf` that the torch call of that name gives for `args`, among
+    which `tensor` itself stands for the copy.
+    """
+    copy = tensor.clone()
+    taken = [copy if item is tensor else item for item in args]
+    named = {key: copy if item is tensor else item for key, item in kwargs}
+    views, _ = flatten(resolve(name)(*taken, **named))
+    views[leaf].copy_(value)
     return copy
 
 

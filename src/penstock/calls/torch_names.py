@@ -18,6 +18,7 @@ from torch.overrides import resolve_name
 #: Where each function of this library that a program may call lives: module and attribute.
 OWN_FUNCTIONS = {
     "penstock.set_item": ("penstock.calls.own_functions", "set_item"),
+    "penstock.write_part": ("penstock.calls.own_functions", "write_part"),
     "penstock.copy_into": ("penstock.calls.own_functions", "copy_into"),
     "penstock.follow": ("penstock.calls.own_functions", "follow"),
     **{
@@ -25,6 +26,8 @@ OWN_FUNCTIONS = {
         for name in ("uniform", "normal", "randint", "dropout")
     },
 }
+
+_own_names: dict[object, str] = {place: name for name, place in OWN_FUNCTIONS.items()}
 
 #: Callables that no qualified name leads to, by the name they were given here.
 _registered: dict[str, Callable[..., Any]] = {}
@@ -55,6 +58,9 @@ def resolve(name: str) -> Callable[..., Any]:
 
 
 def _candidates(function: Callable[..., Any]) -> list[str]:
+    own = (getattr(function, "__module__", None), getattr(function, "__name__", None))
+    if own in _own_names:
+        return [_own_names[own]]
     if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         return [f"torch.ops.{function}"]
     module = getattr(function, "__module__", None) or ""
@@ -64,6 +70,8 @@ def _candidates(function: Callable[..., Any]) -> list[str]:
 
 
 def _finds(name: str, function: Callable[..., Any]) -> bool:
+    if name in OWN_FUNCTIONS:
+        return True
     try:
         return bool(_walk(name) == function)
     except (AttributeError, ImportError, ValueError):

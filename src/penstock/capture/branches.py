@@ -8,7 +8,7 @@ recursion is left out while the types of that recursion are being found.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.calls.structure import (
@@ -25,9 +25,11 @@ from penstock.capture.location import user_line
 from penstock.capture.predicates import is_decided, predicate
 from penstock.capture.recursion import UnresolvedRecursion
 from penstock.capture.refusals import describe
+from penstock.capture.source import user_source
 from penstock.errors import BranchTypeError, report
 from penstock.faults import branch_out_of_range
-from penstock.ir.program import Body, Branch
+from penstock.ir.program import AsSequence, Body, Branch, Node
+from penstock.ir.types import TensorType, Type
 
 if TYPE_CHECKING:
     from penstock.capture.tracer import Tracer
@@ -98,8 +100,11 @@ def _trace(
     for error in unresolved:
         tracer.signatures.missing.add(error.record)
     leaves = _join_all(tracer, what, resolved)
-    bodies = tuple(item.body if isinstance(item, _Outcome) else _NO_BODY for item in outcomes)
     types = [leaf.type for leaf in leaves if isinstance(leaf, LeafType)]
+    bodies = tuple(
+        _with_sequences(tracer, item.body, types) if isinstance(item, _Outcome) else _NO_BODY
+        for item in outcomes
+    )
     outputs = tracer.emit(Branch(bodies, is_cond), (index,), types)
     return unflatten(resolved[0].structure, wrap_leaves(tracer, outputs, leaves))
 
@@ -121,6 +126,19 @@ def _trace_body(
         leaves = [tracer.leaf(leaf) for leaf in leaves]
         outputs = [tracer.read(leaf) for leaf in leaves if is_traced(leaf)]
         return _Outcome(name, returned, leaves, structure, scope.body(outputs))
+
+
+def _with_sequences(tracer: Tracer, body: Body, types: Sequence[Type]) -> Body:
+    """The body, with tensors of a static length as sequences where another branch gives one."""
+    nodes, outputs = list(body.nodes), []
+    for value, type_ in zip(body.outputs, types, strict=True):
+        is_sequence = isinstance(type_, TensorType) and type_.is_sequence
+        if is_sequence and isinstance(value.type, TensorType) and not value.type.is_sequence:
+            made = tracer.new_value(replace(value.type, shape=type_.shape))  # type: ignore[union-attr]
+            nodes.append(Node(AsSequence(), (value,), (made,), user_source()))
+            value = made
+        outputs.append(value)
+    return Body(body.inputs, tuple(nodes), tuple(outputs))
 
 
 def is_traced(leaf: Any) -> bool:

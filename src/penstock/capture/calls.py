@@ -15,6 +15,7 @@ import torch
 
 from penstock.calls.structure import Structure, flatten, unflatten
 from penstock.capture.branches import is_traced
+from penstock.capture.converted.callees import converted
 from penstock.capture.leaf_types import LeafType, StaticLeaf, join, leaf_type, wrap_leaves
 from penstock.capture.leaves import as_values
 from penstock.capture.recursion import UnresolvedRecursion
@@ -154,7 +155,10 @@ def _call_user(
     tracer: Tracer, callee: Callee, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     try:
-        return callee.function(*args, **kwargs)
+        if not callee.autograph:
+            return callee.function(*args, **kwargs)
+        with tracer.recursions.entry(callee):
+            return converted(callee.function)(*args, **kwargs)
     except Exception as caught:
         error = tracer.unswallowed(caught)
         if not isinstance(error, PenstockError):

@@ -46,7 +46,7 @@ _OPERATORS = {
 }
 #: In-place methods that set attributes rather than contents.
 _NOT_CONTENTS = frozenset({"requires_grad_", "share_memory_"})
-_RESHAPING = frozenset({"squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_", "swapdims_"})
+RESHAPING = frozenset({"squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_", "swapdims_"})
 _RANDOM = frozenset(
     [
         "uniform_",
@@ -76,7 +76,8 @@ def in_place_form(
 ) -> Change | None:
     """The change that a call makes; None for calls that make none."""
     if kwargs.get("out") is not None:
-        return Change(kwargs["out"], name, function, args, kwargs)
+        others = {key: item for key, item in kwargs.items() if key != "out"}
+        return Change(kwargs["out"], name, function, args, others)
     base, _, last = name.rpartition(".")
     if last in _OPERATORS:
         return _change(f"{base}.{_OPERATORS[last]}", args, kwargs)
@@ -148,6 +149,11 @@ def _underscore_form(
     return Change(target, f"{base}.{last[:-1]}", function, args, kwargs)
 
 
+def takes_inplace(function: Callable[..., Any]) -> bool:
+    """Whether the function has an argument `inplace`."""
+    return _signature(function) is not None
+
+
 @cache
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
     if not isinstance(function, FunctionType):
@@ -188,7 +194,7 @@ def _can_store(target: TracedTensor, result: TracedTensor) -> bool:
 
 
 def _keeps_shape(name: str, old: TensorType, new: TensorType) -> bool:
-    return old.shape == new.shape or name.rsplit(".", 1)[-1] in _RESHAPING
+    return old.shape == new.shape or name.rsplit(".", 1)[-1] in RESHAPING
 
 
 def _no_other_form(last: str, target: Any) -> MutationError:

@@ -6,6 +6,7 @@ line.
 
 from __future__ import annotations
 
+import linecache
 import os
 import sys
 from pathlib import Path
@@ -21,12 +22,27 @@ LIBRARY_FOLDERS = tuple(
 
 def user_line() -> str | None:
     """The line to blame, as `train.py:41, in decode`; None where no user code is on the stack."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(LIBRARY_FOLDERS):
-        frame = frame.f_back
+    frame = user_frame()
     if frame is None:
         return None
     return f"{_shown_path(frame.f_code.co_filename)}:{frame.f_lineno}, in {frame.f_code.co_name}"
+
+
+def user_place() -> str | None:
+    """`user_line`, with the source text of that line below it."""
+    frame = user_frame()
+    if frame is None:
+        return None
+    text = linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals).strip()
+    return f"{user_line()}\n    {text}" if text else user_line()
+
+
+def user_frame() -> FrameType | None:
+    """The innermost frame of user code."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(LIBRARY_FOLDERS):
+        frame = frame.f_back
+    return frame
 
 
 def _shown_path(path: str) -> str:

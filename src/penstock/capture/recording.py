@@ -18,14 +18,22 @@ from torch._subclasses.fake_tensor import (
 
 from penstock.calls.own_functions import follow
 from penstock.calls.replay import fill
+from penstock.calls.slices import INDEXING
 from penstock.calls.structure import flatten, unflatten
 from penstock.calls.torch_names import name_of
 from penstock.capture.own_gradients import refuse_custom_function
 from penstock.capture.refusals import data_dependent_shape, refuse_frequencies, value_needed
 from penstock.capture.size_cuts import refuse_fixed_cut
-from penstock.capture.size_rules import control_facts, is_size_call, result_origins
-from penstock.capture.traced_tensor import TracedTensor, plain_size
-from penstock.capture.worlds import Fakes
+from penstock.capture.size_rules import (
+    control_facts,
+    is_size_call,
+    must_fit,
+    result_origins,
+)
+from penstock.capture.traced_cuts import cut_index, find_cuts, long_enough
+from penstock.capture.traced_tensor import Facts, Origins, TracedTensor, plain_size
+from penstock.capture.value_numbers import representative
+from penstock.capture.worlds import Fakes, SizePair
 from penstock.ir.program import Operand, TorchCall
 from penstock.ir.types import TensorType
 
@@ -39,13 +47,16 @@ class Template:
     def __init__(self, tracer: Tracer, name: str, args: tuple[Any, ...], kwargs: Any) -> None:
         self._tracer = tracer
         self._takes_sizes = is_size_call(name)
-        self._is_index = name in ("torch.Tensor.__getitem__", "penstock.set_item")
+        self._must_fit = must_fit(name)
+        self._is_index = name in INDEXING
         self.operands: list[TracedTensor] = []
         self.sizes: set[int] = set()
         #: Operands that select one element by position, and so have no shape of their own.
         self._positions: set[int] = set()
         self.args = tuple(self._freeze(item, number) for number, item in enumerate(args))
         self.kwargs = tuple((key, self._freeze(item, 1)) for key, item in kwargs.items())
+        #: The slices with traced bounds.
+        self.cuts = find_cuts(tracer, self.args[1], self.operands) if self._is_index else []
 
     def call(self, name: str) -> TorchCall:
         """The operation of the node."""
@@ -54,18 +65,62 @@ class Template:
         )
 
     def arguments(self, world: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with the fakes of one world."""
+        """The arguments with the fakes of one world; 2 and 3 are the worlds of expected sizes."""
         operands = [self._in_world(number, world) for number in range(len(self.operands))]
-        args: tuple[Any, ...] = fill(self.args, operands)
+        template = self.args
+        if self.cuts:
+            symbols = [self._tracer.worlds.sizes[cut.symbol] for cut in self.cuts]
+            sizes = [self._pair_in(pair, world) for pair in symbols]
+            operands[0] = long_enough(operands[0], self.cuts, sizes)
+            template = (template[0], cut_index(template[1], self.cuts, sizes), *template[2:])
+        args: tuple[Any, ...] = fill(template, operands)
         return args, {key: fill(item, operands) for key, item in self.kwargs}
 
     @property
     def is_dynamic(self) -> bool:
         """Whether the worlds differ."""
-        return any(
+        return bool(self.cuts) or any(
             self._in_world(number, 0) is not self._in_world(number, 1)
             for number in range(len(self.operands))
         )
+
+    @property
+    def has_expected(self) -> bool:
+        """Whether an operand or slice has an expected size."""
+        worlds = self._tracer.worlds
+        symbols = {cut.symbol for cut in self.cuts}
+        for facts in (operand.traced for operand in self.operands):
+            symbols.update(size for size in facts.value.type.shape if isinstance(size, str))  # type: ignore[union-attr]
+            if facts.hint is not None:
+                symbols.add(str(worlds.symbol(facts.hint)))
+        return not worlds.expected.keys().isdisjoint(symbols)
+
+    @property
+    def origins(self) -> Origins:
+        """The input dimensions that static sizes of the operands came from."""
+        origins = [operand.traced.origins for operand in self.operands]
+        return frozenset().union(*(places for sizes in origins for places in sizes))
+
+    def can_expect(self, results: tuple[Any, Any]) -> bool:
+        """Whether static sizes of results are those of operands, and not only expected."""
+        types = [operand.traced.value.type for operand in self.operands]
+        static = {1, *(size for type_ in types for size in type_.shape)}  # type: ignore[union-attr]
+        first, second = (flatten(result)[0] for result in results)
+        return all(
+            one != other or one in static
+            for left, right in zip(first, second, strict=True)
+            if isinstance(left, torch.Tensor)
+            for one, other in zip(left.shape, right.shape, strict=True)
+        )
+
+    def result(self, name: str, fakes: Fakes) -> Fakes:
+        """What the call gives, as far as it was tried on other tensors than its own."""
+        if self.cuts and name == "penstock.set_item":
+            return self.operands[0].traced.fakes
+        return fakes
+
+    def _pair_in(self, pair: SizePair, world: int) -> int:
+        return pair[world] if world < 2 else self._tracer.worlds.expected_pair(pair)[world - 2]
 
     def _freeze(self, item: Any, position: int) -> Any:
         if isinstance(item, torch.Tensor):
@@ -92,7 +147,8 @@ class Template:
         if is_size:
             self.sizes.add(number)
             if traced.traced.hint is None:
-                traced.traced.hint = self._tracer.worlds.fresh_pair()
+                value = representative(self._tracer, traced.traced.value)
+                traced.traced.hint = self._tracer.worlds.hint(value, is_small=self._must_fit)
         elif self._is_index and position == 1 and is_whole:
             self._positions.add(number)
         return Operand(number)
@@ -108,8 +164,18 @@ class Template:
         facts = self.operands[number].traced
         if number in self.sizes:
             assert facts.hint is not None
-            return facts.hint[world]
-        return 0 if number in self._positions else facts.fakes[world]
+            return self._pair_in(facts.hint, world)
+        if number in self._positions:
+            return 0
+        return facts.fakes[world] if world < 2 else self._expected_fake(facts, world)
+
+    def _expected_fake(self, facts: Facts, world: int) -> torch.Tensor:
+        worlds = self._tracer.worlds
+        type_ = facts.value.type
+        assert isinstance(type_, TensorType)
+        sizes = [self._pair_in(worlds.pair(size), world) for size in type_.shape]
+        fake = facts.fakes[world - 2]
+        return fake if tuple(fake.shape) == tuple(sizes) else worlds.empty(type_, sizes)
 
 
 def record(tracer: Tracer, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
@@ -126,8 +192,7 @@ def record_named(
     template = Template(tracer, name, args, kwargs)
     refuse_fixed_cut(name, template)
     refuse_frequencies(name, args, kwargs)
-    first = _run(tracer, name, function, template, 0)
-    second = _run(tracer, name, function, template, 1) if template.is_dynamic else first
+    first, second = _tried(tracer, name, function, template)
     leaves, structure = flatten(first)
     others, _ = flatten(second)
     if len(leaves) != len(others):
@@ -136,10 +201,51 @@ def record_named(
     numbers = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     if not numbers:
         return _same_result(name, first, second)
-    outputs = _emit(tracer, template, template.call(name), [pairs[i] for i in numbers])
+    fakes = [template.result(name, pairs[i]) for i in numbers]
+    outputs = _emit(tracer, template, template.call(name), fakes)
     for number, output in zip(numbers, outputs, strict=True):
         leaves[number] = output
     return unflatten(structure, leaves)
+
+
+def _tried(
+    tracer: Tracer, name: str, function: Callable[..., Any], template: Template
+) -> tuple[Any, Any]:
+    """What the call gives in both worlds; in those of expected sizes where the others clash."""
+
+    def run(world: int) -> Any:
+        return _run(tracer, name, function, template, world)
+
+    try:
+        first = run(0)
+        found = first, run(1) if template.is_dynamic else first
+    except RuntimeError:
+        if template.is_dynamic and tracer.worlds.has_cuts:
+            # the size of a slice may be that of an input, once that is dynamic too
+            tracer.dimensions.require_dynamic(template.origins)
+        if not template.has_expected:
+            raise
+        expected = run(2), run(3)
+        if not template.can_expect(expected):
+            raise
+        return expected
+    if not template.has_expected:
+        return found
+    try:
+        expected = run(2), run(3)
+    except RuntimeError:
+        return found
+    _note_expected(tracer, found, expected)
+    return found
+
+
+def _note_expected(tracer: Tracer, found: Any, expected: Any) -> None:
+    """Note the expected sizes of results, dimension by dimension."""
+    worlds = [flatten(result)[0] for result in (*found, *expected)]
+    for leaves in zip(*worlds):
+        if isinstance(leaves[0], torch.Tensor):
+            for sizes in zip(*(leaf.shape for leaf in leaves)):
+                tracer.worlds.expect((sizes[0], sizes[1]), (sizes[2], sizes[3]))
 
 
 #: Calls that say themselves where their result goes.
@@ -214,9 +320,9 @@ def _detached(tracer: Tracer, output: TracedTensor) -> TracedTensor:
 def _run(
     tracer: Tracer, name: str, function: Callable[..., Any], template: Template, world: int
 ) -> Any:
-    args, kwargs = template.arguments(world)
     try:
         with torch._C.DisableTorchFunction(), torch.no_grad(), tracer.worlds.mode:
+            args, kwargs = template.arguments(world)
             return function(*args, **kwargs)
     except (DataDependentOutputException, DynamicOutputShapeException):
         raise data_dependent_shape(name) from None

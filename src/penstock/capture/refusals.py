@@ -8,10 +8,11 @@ import torch
 
 from penstock.calls.structure import map_leaves
 from penstock.capture.leaves import STATIC_TYPES
-from penstock.capture.location import user_line
+from penstock.capture.location import user_frame, user_line
 from penstock.capture.tensor_array import TensorArray
 from penstock.capture.tensor_types import type_of
 from penstock.capture.traced_tensor import TracedTensor
+from penstock.conversion.compile import refusal_of
 from penstock.errors import ArgumentError, MutationError, TracedValueError, report
 
 #: For each way in which Python asks for a value: what it was, and the way out.
@@ -44,14 +45,13 @@ def value_needed(name: str, tensor: torch.Tensor) -> TracedValueError:
         what = f"A traced value has no contents yet: {use} needs them."
     else:
         what = f"{use} would freeze the contents of a captured tensor into the program."
-    return TracedValueError(
-        report(
-            what,
-            where=user_line(),
-            facts=[("value", describe(tensor)), ("needed", "its contents, while tracing")],
-            todo=way_out,
-        )
-    )
+    facts = [("value", describe(tensor)), ("needed", "its contents, while tracing")]
+    frame = user_frame()
+    reason = None if frame is None else refusal_of(frame.f_code)
+    if frame is not None and reason is not None:
+        facts.append((f"{frame.f_code.co_name} is not converted", reason))
+        way_out = f"Move the function to where it can be converted, or: {way_out}"
+    return TracedValueError(report(what, where=user_line(), facts=facts, todo=way_out))
 
 
 def data_dependent_shape(name: str) -> TracedValueError:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from penstock.capture.traced_tensor import TracedTensor
+from penstock.ir.graph import BODY
 from penstock.ir.program import Body, Node, Value
 
 
@@ -37,6 +39,10 @@ class Scope:
     sites: int = 0
     #: (site, number) of each branch around that was decided while tracing.
     decided: tuple[int, ...] = ()
+    #: Python objects that the body made, which are its own to change.
+    made: dict[int, object] = field(default_factory=dict)
+    #: How many `try` statements with handlers are at work.
+    tries: int = 0
 
     @property
     def root(self) -> Scope:
@@ -67,6 +73,29 @@ class Scope:
             yield
         finally:
             self.decided, self.sites = outer
+
+    @contextmanager
+    def decided_at(
+        self, site: tuple[int, ...], iteration: int, *, is_body: bool = False
+    ) -> Iterator[None]:
+        """Run an iteration that Python decided on, or its test; it counts as the machine's."""
+        outer = self.decided, self.sites
+        self.decided = (*site, iteration, BODY) if is_body else (*site, iteration)
+        self.sites = 0
+        try:
+            yield
+        finally:
+            self.decided, self.sites = outer
+
+    def own(self, value: Any) -> Any:
+        """Note an object that the body has made, and return it."""
+        if self.parent is not None:
+            self.made[id(value)] = value
+        return value
+
+    def owns(self, value: object) -> bool:
+        """Whether the body has made an object."""
+        return id(value) in self.made
 
     def body(self, outputs: Sequence[Value]) -> Body:
         """The finished body."""

@@ -197,10 +197,9 @@ def trace_map(tracer: Tracer, fn: Any, xs: Any) -> Any:
         body = scope.body([tracer.read(leaf) for leaf in leaves if is_traced(leaf)])
     arrays = [ArrayType(leaf.type) for leaf in types]  # type: ignore[union-attr, arg-type]
     outputs = iter(tracer.emit(ForEach(body), elements.leaves, arrays))
+    known = tracer.worlds.settled(symbols_before, body.inputs[0].number)
     results = [
-        _stacked(
-            TracedTensorArray(tracer, next(outputs), tracer.scope, elements.pair), symbols_before
-        )
+        _stacked(TracedTensorArray(tracer, next(outputs), tracer.scope, elements.pair), known)
         if is_traced(leaf)
         else leaf
         for leaf in leaves

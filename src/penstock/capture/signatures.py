@@ -40,6 +40,8 @@ class Callee:
     #: Equal for calls of the same function on the same object.
     identity: Hashable
     signature: inspect.Signature
+    #: Whether Python control flow in it is converted.
+    autograph: bool = True
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """The arguments in their normal form, defaults included."""

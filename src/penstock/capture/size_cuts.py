@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from penstock.calls.slices import index_items, is_fixed
 from penstock.capture.location import user_line
 from penstock.errors import TracedValueError, report
 
@@ -35,6 +36,8 @@ def refuse_fixed_cut(name: str, template: Template) -> None:
         return
     fakes = template.operands[0].traced.fakes
     is_dynamic = [a != b for a, b in zip(fakes[0].shape, fakes[1].shape)]
+    for traced in template.cuts:
+        is_dynamic[traced.dimension] = False
     short = name.rsplit(".", 1)[-1]
     if short == "__getitem__":
         cut = _is_cut_by_index(template.args[1], is_dynamic)
@@ -54,7 +57,7 @@ def refuse_fixed_cut(name: str, template: Template) -> None:
 
 
 def _is_cut_by_index(index: Any, is_dynamic: Sequence[bool]) -> bool:
-    items = index if isinstance(index, tuple) else (index,)
+    items = index_items(index)
     used = sum(item is not None and item is not Ellipsis for item in items)
     dimension = 0
     for item in items:
@@ -64,16 +67,10 @@ def _is_cut_by_index(index: Any, is_dynamic: Sequence[bool]) -> bool:
             dimension += len(is_dynamic) - used
             continue
         is_here = dimension < len(is_dynamic) and is_dynamic[dimension]
-        if is_here and isinstance(item, slice) and _is_fixed(item):
+        if is_here and isinstance(item, slice) and is_fixed(item):
             return True
         dimension += 1
     return False
-
-
-def _is_fixed(cut: slice) -> bool:
-    """Whether the slice does more than leave out one element at an end, or keep one."""
-    bounds = [bound for bound in (cut.start, cut.stop) if isinstance(bound, int)]
-    return any(abs(bound) > 1 for bound in bounds) or cut.step not in (None, 1)
 
 
 def _is_cut_by_call(template: Template, short: str, is_dynamic: Sequence[bool]) -> bool:

@@ -57,6 +57,11 @@ _METHODS = frozenset(
     ]
 )
 
+#: Those in which a size beyond that of the tensor is an error.
+_FITTING = frozenset(
+    ["narrow", "split_with_sizes", "unfold", "select", "select_scatter", "topk", "kthvalue", "pad"]
+)
+
 #: How hints combine, by the last part of the call's name.
 _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
     "add": operator.add,
@@ -79,6 +84,11 @@ def is_size_call(name: str) -> str | None:
     if last in _FACTORIES:
         return "all"
     return "after first" if last in _METHODS else None
+
+
+def must_fit(name: str) -> bool:
+    """Whether the sizes in the call must not exceed those of its tensor."""
+    return name.rsplit(".", 1)[-1] in _FITTING
 
 
 def control_facts(

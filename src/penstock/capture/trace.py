@@ -22,10 +22,11 @@ from penstock.capture.restarts import Dimensions, Restart, leading
 from penstock.capture.signatures import Callee, Record, Results, signature_key
 from penstock.capture.traced_tensor import Facts, Origins, TracedTensor
 from penstock.capture.tracer import Tracer
-from penstock.capture.worlds import dtype_name, quiet_fakes
+from penstock.capture.worlds import dtype_name
 from penstock.errors import TracedValueError, report
 from penstock.ir.program import Program
 from penstock.ir.types import ArrayType, TensorType
+from penstock.run.batched.functorch_adapter import quiet_fakes
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,8 @@ class TracedProgram:
     pinned: Origins
     #: The modules within reach of the traced functions.
     modules: tuple[torch.nn.Module, ...]
+    #: The text and message of each assertion that a run checks, by its line.
+    assertions: dict[str, Any]
 
     def rebuild(self, tensors: list[Any]) -> Any:
         """The returned value of one instance from the tensors of the program's outputs."""
@@ -165,6 +168,7 @@ def _finished(tracer: Tracer, record: Record) -> TracedProgram:
         tracer.dimensions.dynamic,
         tracer.dimensions.pinned,
         tuple(tracer.owners.modules),
+        tracer.assertions,
     )
 
 

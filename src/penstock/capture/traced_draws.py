@@ -44,7 +44,7 @@ class TracedDraws:
         tracer.scope.nodes.append(Node(RandomKey(site), (), (value,), user_source(), site))
         operands = (tracer.wrap(value), *args)
         made: torch.Tensor = record_named(
-            tracer, f"penstock.random.{kind}", _TYPED[kind], operands, {}
+            tracer, f"penstock.random.{kind}", TYPED[kind], operands, {}
         )
         return made
 
@@ -66,11 +66,11 @@ def _whole_numbers(key: torch.Tensor, low: int, high: int, shape: Any) -> torch.
 
 
 def _like_source(key: torch.Tensor, source: torch.Tensor, p: float) -> torch.Tensor:
-    return torch.empty_like(source)
+    return source.clone()
 
 
 #: For each function of `run.random_bits` one with the same types that draws nothing.
-_TYPED: dict[str, Callable[..., torch.Tensor]] = {
+TYPED: dict[str, Callable[..., torch.Tensor]] = {
     "uniform": _sized,
     "normal": _sized,
     "randint": _whole_numbers,

@@ -19,6 +19,7 @@ from penstock.calls.autocast import Autocast, current_autocast
 from penstock.capture import branches, calls, loops, sequences, transforms
 from penstock.capture.captures import Capture, Owners
 from penstock.capture.constants import constant_tensor
+from penstock.capture.converted.recursions import Recursions
 from penstock.capture.leaves import STATIC_TYPES
 from penstock.capture.location import user_line
 from penstock.capture.recording import record
@@ -79,6 +80,12 @@ class Tracer:
         self._scopes: list[Scope] = []
         #: Every traced tensor that may still be in use, to find views.
         self._alive: list[weakref.ref[TracedTensor]] = []
+        #: How many loops are being tried only to find the types of what they carry.
+        self.trials = 0
+        #: The converted functions at work, to find those that call themselves.
+        self.recursions = Recursions()
+        #: The text and message of each assertion on traced values, by its line.
+        self.assertions: dict[str, Any] = {}
 
     # Bodies
 
@@ -102,6 +109,15 @@ class Tracer:
         self._scopes.append(Scope(self.scope.function, self.scope))
         try:
             yield self.scope
+        finally:
+            self._scopes.pop()
+
+    @contextmanager
+    def reopened(self, scope: Scope) -> Iterator[None]:
+        """Fill a body inside the current one further."""
+        self._scopes.append(scope)
+        try:
+            yield
         finally:
             self._scopes.pop()
 
@@ -143,6 +159,11 @@ class Tracer:
         tensor = TracedTensor(Facts(value, fakes, self.scope, **facts))
         self._alive.append(weakref.ref(tensor))
         return tensor
+
+    def alive(self) -> list[tuple[weakref.ref[TracedTensor], TracedTensor]]:
+        """Every traced tensor that may still be in use."""
+        found = [(alive, alive()) for alive in self._alive]
+        return [(alive, tensor) for alive, tensor in found if tensor is not None]
 
     def is_aliased(self, tensor: TracedTensor) -> bool:
         """Whether another live tensor shares the memory of `tensor`."""

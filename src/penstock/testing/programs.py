@@ -18,6 +18,7 @@ from torch import Tensor
 import penstock as ps
 from penstock.testing.expressions import WEIGHT
 from penstock.testing.plain import PlainRun
+from penstock.testing.python_source import PythonWriter
 from penstock.testing.source import SourceWriter
 from penstock.testing.statements import Function
 
@@ -55,7 +56,18 @@ def run_plain(program: Program, instance: Sequence[Tensor]) -> Any:
 
 def as_function(program: Program) -> Callable[..., Any]:
     """The program's text as a function of one instance, not yet a `ps.function` itself."""
-    text = str(program)
+    return _compiled(program, str(program))
+
+
+def as_python_function(program: Program) -> Callable[..., Any]:
+    """The same with plain Python control flow, and plain functions for those it calls."""
+    writer = PythonWriter()
+    for function in (*program.functions, program.entry):
+        writer.function(function)
+    return _compiled(program, "\n".join(writer.lines))
+
+
+def _compiled(program: Program, text: str) -> Callable[..., Any]:
     file = f"<random program {next(_numbers)}>"
     # Tracebacks and everything else that asks for the source of a function look here.
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)

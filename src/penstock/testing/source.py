@@ -63,17 +63,17 @@ def value_text(expression: Expression) -> str:
 
 def _argument_texts(rule: str, arguments: Sequence[Expression]) -> list[str]:
     if not RULES[rule].takes_numbers or all(isinstance(a, Constant) for a in arguments):
-        return [_in_brackets(argument, text_of(argument)) for argument in arguments]
+        return [in_brackets(argument, text_of(argument)) for argument in arguments]
     return [_operand_text(argument) for argument in arguments]
 
 
 def _operand_text(argument: Expression) -> str:
     if isinstance(argument, Constant) and argument.kind is not VECTOR:
         return str(argument.value)
-    return _in_brackets(argument, text_of(argument))
+    return in_brackets(argument, text_of(argument))
 
 
-def _in_brackets(expression: Expression, text: str) -> str:
+def in_brackets(expression: Expression, text: str) -> str:
     """`text` with brackets where it is not a name, a number or a call."""
     if not isinstance(expression, Operation):
         return text
@@ -82,17 +82,18 @@ def _in_brackets(expression: Expression, text: str) -> str:
     return text if is_call else f"({text})"
 
 
-def _names(variables: Variables) -> list[str]:
+def names_of(variables: Variables) -> list[str]:
+    """The names of variables."""
     return [variable.name for variable in variables]
 
 
-def _packed(texts: Sequence[str]) -> str:
+def packed(texts: Sequence[str]) -> str:
     """One value stands for itself, any other number of them is a tuple."""
     return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
 
 
 def _packed_values(expressions: Sequence[Expression]) -> str:
-    return _packed([value_text(expression) for expression in expressions])
+    return packed([value_text(expression) for expression in expressions])
 
 
 class SourceWriter:
@@ -108,7 +109,7 @@ class SourceWriter:
         """Write a function of the program."""
         if decorator:
             self._line(decorator)
-        with self._define(function.name, _names(function.parameters)):
+        with self._define(function.name, names_of(function.parameters)):
             self._block(function.body)
 
     def _line(self, text: str) -> None:
@@ -134,7 +135,7 @@ class SourceWriter:
         self._line(f"return {_packed_values(block.results)}")
 
     def _bind(self, targets: Variables, text: str) -> None:
-        self._line(f"{', '.join(_names(targets))} = {text}")
+        self._line(f"{', '.join(names_of(targets))} = {text}")
 
     def _statement(self, statement: Statement) -> None:
         match statement:
@@ -161,12 +162,12 @@ class SourceWriter:
         names = []
         for branch in statement.branches:
             names += self._fresh("branch")
-            with self._define(names[-1], _names(statement.parameters)):
+            with self._define(names[-1], names_of(statement.parameters)):
                 self._block(branch)
         if isinstance(statement, Cond):
             choice = f"ps.cond({value_text(statement.predicate)}, {', '.join(names)}"
         else:
-            index = _in_brackets(statement.index, text_of(statement.index))
+            index = in_brackets(statement.index, text_of(statement.index))
             choice = f"ps.switch({index} % {len(names)}, [{', '.join(names)}]"
         operands = " ".join(f"{value_text(operand)}," for operand in statement.operands)
         self._bind(statement.targets, choice + (f", ({operands}))" if operands else ")"))
@@ -174,18 +175,18 @@ class SourceWriter:
     def _while(self, loop: While) -> None:
         goes_on, body = self._fresh("goes_on", "body")
         counters = [loop.counter.name] if loop.counter else []
-        carried = counters + _names(loop.state)
+        carried = counters + names_of(loop.state)
         with self._define(goes_on, carried):
             self._line(f"return {_while_condition(loop)}")
         with self._define(body, carried):
             self._statements(loop.body)
             results = [*(f"{name} - 1" for name in counters), *map(value_text, loop.body.results)]
-            self._line(f"return {_packed(results)}")
-        count = f"{_in_brackets(loop.count, text_of(loop.count))} % {TRIPS}"
+            self._line(f"return {packed(results)}")
+        count = f"{in_brackets(loop.count, text_of(loop.count))} % {TRIPS}"
         initial = [*(count for _ in counters), *map(value_text, loop.initial)]
         limit = "" if counters else f", maximum_iterations={value_text(loop.count)}"
-        targets = ["_" for _ in counters] + _names(loop.targets)
-        loop_text = f"ps.while_loop({goes_on}, {body}, {_packed(initial)}{limit})"
+        targets = ["_" for _ in counters] + names_of(loop.targets)
+        loop_text = f"ps.while_loop({goes_on}, {body}, {packed(initial)}{limit})"
         self._line(f"{', '.join(targets)} = {loop_text}")
 
     def _scan(self, scan: Scan) -> None:
@@ -193,7 +194,7 @@ class SourceWriter:
         states, results = scan.targets[: len(scan.state)], scan.targets[len(scan.state) :]
         reverse = ", reverse=True" if scan.reverse else ""
         self._line(
-            f"{_packed(_names(states))}, {_packed(_names(results))} = ps.scan("
+            f"{packed(names_of(states))}, {packed(names_of(results))} = ps.scan("
             f"{step}, {_packed_values(scan.initial)}, {_sequences(scan.each)}{reverse})"
         )
 
@@ -227,7 +228,7 @@ class SourceWriter:
         size, first, empty, before, after = self._fresh("size", "first", "empty", "before", "after")
         goes_on, body, array = self._fresh("goes_on", "body", "array")
         index = loop.index.name
-        self._line(f"{size} = {_in_brackets(loop.count, text_of(loop.count))} % {TRIPS}")
+        self._line(f"{size} = {in_brackets(loop.count, text_of(loop.count))} % {TRIPS}")
         self._line(f"{first} = {text_of(loop.initial)}")
         self._line(f"{empty} = ps.TensorArray({size} + 1, like={first})")
         self._line(f"{before} = {empty}.write(0, {first})")
@@ -239,14 +240,14 @@ class SourceWriter:
             element = value_text(loop.body.results[0])
             self._line(f"return {index} + 1, {array}.write({index} + 1, {element})")
         self._line(f"_, {after} = ps.while_loop({goes_on}, {body}, (0, {before}))")
-        position = f"{_in_brackets(loop.position, text_of(loop.position))} % ({size} + 1)"
+        position = f"{in_brackets(loop.position, text_of(loop.position))} % ({size} + 1)"
         reads = f"{after}.stack(), {after}.read({position}), {before}.read(0)"
         self._bind(loop.targets, reads)
 
     def _read_element(self, read: ReadElement) -> None:
         present, absent = self._fresh("present", "absent")
         sequence = read.sequence.name
-        index = f"{_in_brackets(read.index, text_of(read.index))} % {sequence}.shape[0]"
+        index = f"{in_brackets(read.index, text_of(read.index))} % {sequence}.shape[0]"
         array = f"ps.TensorArray.unstack({sequence}).read({index})"
         with self._define(present, []):
             self._line(f"return {array if read.through_array else f'{sequence}[{index}]'}")
@@ -264,4 +265,4 @@ def _while_condition(loop: While) -> str:
 
 
 def _sequences(each: Each) -> str:
-    return _packed([text_of(sequence) for sequence in each.sequences])
+    return packed([text_of(sequence) for sequence in each.sequences])

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import penstock as ps
+from penstock.errors import SizeError
 from penstock.ir.graph import Enter
 from tests.semantics.page.watch import Watch
 
@@ -154,6 +155,9 @@ def test_s55_a_fork_makes_all_rows_at_once(watch: Watch):
     assert made.detail["parent"].tolist() == [0, 0, 1, 2, 2, 2]
     assert made.detail["count"].tolist() == [0, 1, 0, 0, 1, 2]
     assert [launch.rows for launch in watch.launches("sin")] == [6]
+    products = ps.function(lambda x, y, n: ps.map_fn(lambda p: p[0] * p[1], (x[:n], y[:n])))
+    with pytest.raises(SizeError, match="same length"):
+        products(torch.ones(3), torch.ones(2), 3)
 
 
 def test_s56_results_are_written_by_element(watch: Watch):

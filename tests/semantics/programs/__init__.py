@@ -8,6 +8,7 @@ from tests.semantics.programs import (
     loops,
     recursion,
     sequences,
+    slices,
     trees,
 )
 from tests.semantics.table import PROGRAMS, Case, TableProgram
@@ -23,5 +24,6 @@ __all__ = [
     "loops",
     "recursion",
     "sequences",
+    "slices",
     "trees",
 ]

@@ -34,14 +34,15 @@ def greedy_decoding(make: Maker) -> Case:
     decoder = Decoder(make)
 
     def plain(h: Tensor) -> tuple[Tensor, Any, Tensor]:
-        token, score, tokens = torch.tensor(1), h.new_zeros(()), []
-        while token != END and len(tokens) < LONGEST:
+        token, score, count = torch.tensor(1), h.new_zeros(()), 0
+        tokens = torch.full((LONGEST,), END)
+        while token != END and count < LONGEST:
             h, log_probabilities = decoder.step(h, token)
             token = log_probabilities.argmax()
             score = score + log_probabilities.max()
-            tokens.append(token)
-        padding = [torch.tensor(END)] * (LONGEST - len(tokens))
-        return torch.stack(tokens + padding), len(tokens), score
+            tokens[count] = token
+            count += 1
+        return tokens, count, score
 
     @ps.function
     def traced(h: Tensor) -> tuple[Tensor, Any, Tensor]:
@@ -90,9 +91,9 @@ def beam_search(make: Maker) -> Case:
             tokens.append(token)
         best, beam = [], score.argmax()
         for t in reversed(range(steps)):
-            best.insert(0, tokens[t][beam])
+            best.append(tokens[t][beam])
             beam = parents[t][beam]
-        return torch.stack(best), score.max()
+        return torch.stack(best).flip(0), score.max()
 
     @ps.function
     def traced(h: Tensor, steps: Any) -> tuple[Tensor, Tensor]:

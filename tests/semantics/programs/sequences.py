@@ -135,10 +135,11 @@ def discounted_returns(make: Maker) -> Case:
         total, results = rewards["reward"].new_zeros(()), []
         for k in reversed(range(len(rewards["last"]))):
             total, result = step(total, {key: values[k] for key, values in rewards.items()})
-            results.insert(0, result)
-        empty = {"return": rewards["reward"], "was_last": rewards["last"]}
-        stacked = {key: torch.stack([r[key] for r in results]) for key in empty if results}
-        return total, stacked or empty
+            results.append(result)
+        if not results:
+            return total, {"return": rewards["reward"], "was_last": rewards["last"]}
+        keys = ("return", "was_last")
+        return total, {key: torch.stack([r[key] for r in results]).flip(0) for key in keys}
 
     @ps.function
     def traced(rewards: Any) -> tuple[Tensor, dict[str, Tensor]]:

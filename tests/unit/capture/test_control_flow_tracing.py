@@ -286,7 +286,7 @@ def test_a_traced_value_cannot_leave_its_branch_or_its_caller() -> None:
         return kept[0]
 
     with pytest.raises(TracedValueError, match="used outside it"):
-        entry_of(leak, x3)
+        entry_of(function(leak, autograph=False), x3)
 
     def closes_over(x):
         y = x * 2

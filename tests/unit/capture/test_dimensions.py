@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from penstock.api.control_flow import while_loop
+from penstock.api.function import function
 from penstock.api.sequences import foldl, map_fn, scan
 from penstock.capture.tensor_array import TensorArray
 from penstock.errors import TracedValueError
@@ -30,7 +31,7 @@ def input_shapes(entry) -> list:
     ],
 )
 def test_a_size_used_by_python_stays_static(fn) -> None:
-    assert input_shapes(assert_agrees(fn, x5)) == [(5, 4)]
+    assert input_shapes(assert_agrees(function(fn, autograph=False), x5)) == [(5, 4)]
 
 
 def _sum_by_index(x):
@@ -149,10 +150,9 @@ def test_len_and_iteration_of_a_dynamic_dimension_are_refused() -> None:
 def _dynamic(fn):
     """Trace with a dynamic first dimension that cannot be pinned."""
     from penstock.api.columns import one_instance
-    from penstock.api.function import function
     from penstock.capture.trace import InputLeaf, TraceRequest, trace
 
-    traced = function(fn)
+    traced = function(fn, autograph=False)
     batch = one_instance((x5,), {}, ["x"])
     leaves = (InputLeaf(torch.float32, (5, 4)),)
     places = frozenset({(0, 0)})

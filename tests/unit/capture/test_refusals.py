@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from penstock.api.control_flow import cond, while_loop
+from penstock.api.function import function
 from penstock.errors import MutationError, PenstockError, PredicateError, TracedValueError
 from tests.unit.capture.tracing import assert_agrees, entry_of
 
@@ -28,7 +29,7 @@ VALUES_ASKED_FOR = {
 def test_a_traced_value_where_python_needs_one_names_the_way_out(name) -> None:
     fn, way_out = VALUES_ASKED_FOR[name]
     with pytest.raises(TracedValueError, match=way_out) as info:
-        entry_of(fn, x3)
+        entry_of(function(fn, autograph=False), x3)
     lines = str(info.value).splitlines()
     assert lines[0].startswith("A traced value has no contents yet: ")
     assert "test_refusals.py" in lines[1]
@@ -38,7 +39,7 @@ def test_a_traced_value_where_python_needs_one_names_the_way_out(name) -> None:
 def test_a_captured_tensor_is_not_frozen_into_the_program() -> None:
     threshold = torch.tensor(2.0)
     with pytest.raises(TracedValueError, match="would freeze the contents of a captured tensor"):
-        entry_of(lambda x: x if threshold > 1 else -x, x3)
+        entry_of(function(lambda x: x if threshold > 1 else -x, autograph=False), x3)
     with pytest.raises(TracedValueError, match="captured tensor"):
         entry_of(lambda x: x * threshold.item(), x3)
 

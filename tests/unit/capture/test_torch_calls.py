@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import penstock as ps
 from penstock.calls.torch_names import name_of, resolve
 from penstock.errors import ArgumentError
 from penstock.ir.types import TensorType
@@ -189,3 +190,13 @@ def test_sources_are_lines_of_user_code() -> None:
     source = entry.program.entry.body.nodes[0].source
     assert source.file.endswith("test_torch_calls.py")
     assert source.function == "<lambda>"
+
+
+def test_an_out_argument_is_bound_to_the_result():
+    @ps.function
+    def f(x, y):
+        result = torch.empty(3)
+        torch.add(x, y, out=result)
+        return result * 2
+
+    assert f.map([torch.ones(3)] * 2, [torch.ones(3)] * 2, out="stack").tolist() == [[4.0] * 3] * 2

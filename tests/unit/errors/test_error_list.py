@@ -48,31 +48,31 @@ def other_carry(x):
     )
 
 
-@ps.function
+@ps.function(autograph=False)
 def python_if(x):
     if x.sum() > 0:  # blamed
         return x
     return -x
 
 
-@ps.function
+@ps.function(autograph=False)
 def python_while(x):
     while x.sum() > 0:  # blamed
         x = x - 1
     return x
 
 
-@ps.function
+@ps.function(autograph=False)
 def python_bool(x):
     return bool(x.any())  # blamed
 
 
-@ps.function
+@ps.function(autograph=False)
 def python_int(x):
     return int(x.sum())  # blamed
 
 
-@ps.function
+@ps.function(autograph=False)
 def python_range(n):
     return [i for i in range(n)]  # noqa: C416  # blamed
 
@@ -137,6 +137,120 @@ def changes_a_captured_tensor(x):
     return total.add_(x)  # blamed
 
 
+@ps.function
+def one_branch(x):
+    if x.sum() > 0:
+        y = x
+    return y  # blamed
+
+
+@ps.function
+def only_in_the_loop(x, n):
+    for i in range(n):
+        y = x * i
+    return y  # blamed
+
+
+@ps.function
+def variable_of_two_shapes(x):
+    if x.sum() > 0:  # blamed
+        y = x
+    else:
+        y = x[:2]
+    return y
+
+
+@ps.function
+def value_on_one_path(x):
+    if x.sum() > 0:  # blamed
+        return x
+    return None
+
+
+@ps.function
+def variable_that_changes_its_type(x, n):
+    h = 0
+    for _ in range(n):  # blamed
+        h = h + x
+    return h
+
+
+@ps.function
+def attribute_in_a_branch(x):
+    if x.sum() > 0:
+        Leaf.last = x  # blamed
+    return x
+
+
+@ps.function
+def captured_list_in_a_loop(x, n):
+    for _ in range(n):
+        kept.append(x)  # blamed
+    return x
+
+
+def append_if_positive(values, x):
+    if x.sum() > 0:  # blamed
+        values.append(x)
+
+
+@ps.function
+def argument_that_grows(x):
+    values = []
+    append_if_positive(values, x)
+    return x
+
+
+@ps.function
+def try_around_a_branch(x):
+    try:
+        if x.sum() > 0:  # blamed
+            x = x + 1
+    except ValueError:
+        x = x - 1
+    return x
+
+
+@ps.function
+def global_in_a_branch(x):
+    global kept
+    if x.sum() > 0:
+        kept = x  # blamed
+    return x
+
+
+@ps.function
+def raise_among_others(x):
+    if x.sum() > 0:
+        y = x
+        raise ValueError(y)  # blamed
+    return x
+
+
+@ps.function
+def traced_and_python(xs):
+    total = xs[0]
+    for x, factor in zip(xs, [1.0, 2.0]):  # blamed
+        total = total + x * factor
+    return total
+
+
+@ps.function
+def slice_of_a_growing_list(xs):
+    values = []
+    for x in xs:
+        values.append(x)
+    return values[1:]  # blamed
+
+
+@ps.function
+def asserted(n):
+    assert n > 0, "n counts things"  # blamed
+    return n * 2
+
+
+kept = []
+
 LIST: dict[str, Callable[[], Any]] = {
     "branches of other structure": lambda: other_structure(x3),
     "branches of other shape": lambda: other_shape(x3),
@@ -164,6 +278,20 @@ LIST: dict[str, Callable[[], Any]] = {
     "exception of user code": lambda: mine(x3),
     "nan as predicate": lambda: not_a_number(0.0),
     "change of a captured tensor": lambda: changes_a_captured_tensor(x3),
+    "variable of one branch": lambda: one_branch(x3),
+    "variable of a loop": lambda: only_in_the_loop(x3, 2),
+    "variable of two shapes": lambda: variable_of_two_shapes(x3),
+    "value on one path only": lambda: value_on_one_path(x3),
+    "variable that changes its type in a loop": lambda: variable_that_changes_its_type(x3, 2),
+    "attribute assigned in a branch": lambda: attribute_in_a_branch(x3),
+    "captured list changed in a loop": lambda: captured_list_in_a_loop(x3, 2),
+    "argument that grows in a branch": lambda: argument_that_grows(x3),
+    "try around a branch": lambda: try_around_a_branch(x3),
+    "global assigned in a branch": lambda: global_in_a_branch(x3),
+    "raise in a branch": lambda: raise_among_others(x3),
+    "traced and Python sequences side by side": lambda: traced_and_python(x3),
+    "slice of a list that grows": lambda: slice_of_a_growing_list(x3),
+    "assertion": lambda: asserted(-1),
 }
 
 
