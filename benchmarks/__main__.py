@@ -23,6 +23,10 @@ QUICK: dict[str, str] = {
     "gradient_overhead": "--rounds 3",
     "memory": "--rounds 3 --indexed-lengths 250 500 1000",
     "long_loop": "--iterations 10000 --rounds 3",
+    "tracing": "--rounds 5",
+    "recording": "--rounds 5",
+    "granularity": "--batch 16 --rounds 1",
+    "eager_map": "--batches 256 --granularities op auto --rounds 2",
 }
 
 #: And for figures to be kept.
@@ -34,6 +38,10 @@ FULL: dict[str, str] = {
     "gradient_overhead": "",
     "memory": "",
     "long_loop": "--full",
+    "tracing": "",
+    "recording": "",
+    "granularity": "--plot",
+    "eager_map": "",
 }
 
 

@@ -18,8 +18,16 @@ import torch
 from torch import Tensor
 
 from penstock.autodiff.tape import Page
+from penstock.capture.lazy import session
+from penstock.capture.lazy.fibers import Fibers
+from penstock.capture.lazy.library import library
+from penstock.plan.plan_cache import BoundedPlans
+from penstock.plan.policies import POLICIES as _POLICIES
 from penstock.plan.schedule import Instruction, Launch
 from penstock.run.engine import Run
+
+#: The names of all policies for recorded code.
+POLICIES = tuple(_POLICIES)
 
 
 @dataclass(frozen=True)
@@ -49,12 +57,20 @@ def watched(look: Callable[[Occupancy], None]) -> Iterator[None]:
         look(_occupancy(run, max(launches.values(), default=0)))
         return answer
 
-    with patch.object(Run, "_carry_out", carry_out_and_look):
+    with patch.object(Run, "_carry_out", carry_out_and_look), planning_anew():
+        yield
+
+
+@contextmanager
+def planning_anew() -> Iterator[None]:
+    """Calls of programs made inside do not find the plans of earlier ones."""
+    with patch.object(BoundedPlans, "find", lambda plans, key: None):
         yield
 
 
 def _occupancy(run: Run, iterations: int) -> Occupancy:
     machine = run.machine
+    assert machine is not None
     return Occupancy(
         iterations=iterations,
         live_rows=machine.live_rows,
@@ -96,3 +112,29 @@ def storage_bytes(tensors: Iterable[Tensor], *, without: Iterable[Tensor]) -> in
     known = {tensor.untyped_storage().data_ptr() for tensor in without}
     storages = {each.data_ptr(): each for each in map(torch.Tensor.untyped_storage, tensors)}
     return sum(each.nbytes() for place, each in storages.items() if place not in known)
+
+
+@contextmanager
+def policy(name: str) -> Iterator[None]:
+    """Eager code that is mapped inside chooses its launches by this policy."""
+    token = session.policy.set(name)
+    try:
+        yield
+    finally:
+        session.policy.reset(token)
+
+
+def forget_plans() -> None:
+    """Empty the cache of plans of recorded code."""
+    library.plans.clear()
+
+
+def switch_fibers(instances: int, waits: int) -> None:
+    """Run fibers that do nothing but wait, each some times."""
+
+    def wait() -> None:
+        for _ in range(waits):
+            fibers.wait(None)
+
+    fibers = Fibers(lambda requests: None)
+    fibers.run([wait] * instances)

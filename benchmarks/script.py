@@ -20,7 +20,7 @@ from benchmarks.results import RESULTS, record
 Measure = Callable[[argparse.Namespace], Iterator[Comparison | Figures]]
 
 #: Options that say nothing about what is measured.
-_PLACES = ("json", "record", "threads")
+_PLACES = ("json", "plot", "record", "threads")
 
 
 def run_script(

@@ -26,8 +26,14 @@ def loss_and_gradients(model: nn.Module, forward: Forward, weights: Tensor) -> t
 
 def training_step(model: nn.Module, forward: Forward, weights: Tensor) -> tuple[Tensor, ...]:
     """Forward, backward and SGD; the loss and the gradients."""
-    loss, *gradients = loss_and_gradients(model, forward, weights)
+    return descend(model, loss_of(forward, weights))
+
+
+def descend(model: nn.Module, loss: Tensor) -> tuple[Tensor, ...]:
+    """Backward and SGD, for the parameters that are trained; the loss and the gradients."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    gradients = torch.autograd.grad(loss, parameters)
     with torch.no_grad():
-        for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.add_(gradient, alpha=-LEARNING_RATE)
     return loss, *gradients

@@ -61,14 +61,15 @@ def can_compile() -> bool:
 
 def per_sample(model: TreeLSTM, roots: Sequence[Node]) -> Tensor:
     """Baseline a: eager recursion over Python nodes, one tree after the other."""
-    return torch.stack([_recurse(model, root)[0] for root in roots])
+    return torch.stack([recurse(model, root)[0] for root in roots])
 
 
-def _recurse(model: TreeLSTM, node: Node) -> State:
+def recurse(model: TreeLSTM, node: Node) -> State:
+    """The state of one node, by eager recursion."""
     if not node.children:
         return model.leaf(torch.tensor(node.token))
     left, right = node.children
-    return model.cell(*_recurse(model, left), *_recurse(model, right))
+    return model.cell(*recurse(model, left), *recurse(model, right))
 
 
 def by_level(model: TreeLSTM, levels: Levels) -> Tensor:

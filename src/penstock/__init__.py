@@ -5,9 +5,10 @@ many at once.
 from penstock import data, errors
 from penstock.api.control_flow import cond, switch, while_loop
 from penstock.api.eager import set_eager
+from penstock.api.eager_code import batching, unit
 from penstock.api.function import Function, function
 from penstock.api.function import map_instances as map
-from penstock.api.markers import shared, static
+from penstock.api.markers import do_not_convert, shared, static
 from penstock.api.profile import profile
 from penstock.api.sequences import foldl, foldr, map_fn, scan
 from penstock.capture.tensor_array import TensorArray
@@ -19,8 +20,10 @@ __all__ = [
     "Function",
     "PenstockWarning",
     "TensorArray",
+    "batching",
     "cond",
     "data",
+    "do_not_convert",
     "errors",
     "foldl",
     "foldr",
@@ -33,5 +36,6 @@ __all__ = [
     "shared",
     "static",
     "switch",
+    "unit",
     "while_loop",
 ]

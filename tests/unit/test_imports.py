@@ -28,6 +28,7 @@ LAYERS = [
     "run",
     "profiling",
     "calls",
+    "conversion",
     "passes",
     "plan",
     "ir",
@@ -40,7 +41,7 @@ LAYERS = [
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 
 #: Parts that import neither torch nor anything that does.
-WITHOUT_TORCH = {"plan", "ir", "passes", "profiling", "faults", "errors"}
+WITHOUT_TORCH = {"conversion", "plan", "ir", "passes", "profiling", "faults", "errors"}
 
 #: Parts written as a user would write them: they may import `penstock` as a whole.
 USERS = {"cli", "demo", "nn", "testing"}

@@ -28,11 +28,13 @@ def code_of(page: Path) -> str:
 
 
 def pages_with_code() -> list[Path]:
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     return [page for page in pages if code_of(page).strip()]
 
 
-@pytest.mark.parametrize("page", pages_with_code(), ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", pages_with_code(), ids=lambda page: page.relative_to(ROOT).as_posix()
+)
 def test_the_code_on_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType(f"page_{page.stem}")
     module.__file__ = str(page)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -177,12 +178,18 @@ def _spread_columns(column: Spread, path: str) -> tuple[list[Any], Any]:
         return [InputColumn(path, stacked, stacked.dtype, "cpu", [()])], stacked[0]
     leaves, structure = flatten(first)
     rows = _aligned_rows(values, leaves, structure, column.name)
-    paths = leaf_paths(first, path)
+    paths = _paths(structure, path)
     columns = [
         _input_column(list(row), leaf_path, column.name)
         for row, leaf_path in zip(zip(*rows, strict=True), paths, strict=True)
     ]
     return columns, first
+
+
+@lru_cache(maxsize=1024)
+def _paths(structure: Structure, name: str) -> tuple[str, ...]:
+    """How a user would name each leaf of values with this structure."""
+    return tuple(leaf_paths(unflatten(structure, range(structure.num_leaves)), name))
 
 
 def _aligned_rows(

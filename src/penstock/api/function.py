@@ -17,20 +17,29 @@ import torch
 from torch import nn
 
 from penstock.api.columns import Batch, Spread, as_tensor, many_instances, one_instance
+from penstock.api.eager_code import GRANULARITIES, check_choice, map_eager
 from penstock.api.guards import Guards
-from penstock.api.instances import common_count, naming_instance, split_instances
+from penstock.api.instances import (
+    common_count,
+    naming_assertions,
+    naming_instance,
+    split_instances,
+)
 from penstock.api.markers import Shared
 from penstock.api.outputs import check_form, in_form, in_form_of_values
+from penstock.api.program_steps import record_program
 from penstock.api.refusals import check_depth, check_traceable, not_a_function
 from penstock.api.traces import Entry, Traces
 from penstock.autodiff.function import asks_for_gradients, run_with_gradients
 from penstock.calls.structure import map_leaves
 from penstock.capture import eager_keys
 from penstock.capture.active import active_tracer, state
+from penstock.capture.lazy.active import active_scope
+from penstock.capture.lazy.scope import Scope
 from penstock.capture.leaves import as_values
 from penstock.capture.signatures import Callee
 from penstock.capture.static import Static, is_static
-from penstock.errors import TracedValueError
+from penstock.errors import PenstockError
 from penstock.ir.program import Program
 from penstock.run.seeds import Seed
 
@@ -51,7 +60,9 @@ class Function:
         self._instance = instance
         self._name = options["name"] or getattr(fn, "__name__", type(fn).__name__)
         bound = fn if instance is None else types.MethodType(fn, instance)
-        self._callee = Callee(bound, self._name, (id(fn), id(instance)), inspect.signature(bound))
+        identity = (id(fn), id(instance))
+        signature = inspect.signature(bound)
+        self._callee = Callee(bound, self._name, identity, signature, options["autograph"])
         self._names = list(self._callee.signature.parameters)
         self._traces = Traces() if instance is None else _traces_of(instance, self._name)
 
@@ -67,6 +78,9 @@ class Function:
             return tracer.call(self._callee, args, kwargs)
         if state.eager:
             return self._call_eagerly(args, kwargs, Seed(), 0)
+        scope = active_scope()
+        if scope is not None:
+            return self._call_recorded(scope, args, kwargs)
         batch = one_instance(*self._callee.bind(args, kwargs), self._names)
         entry = self._traces.find(self._callee, batch, self._guards())
         return entry.traced.rebuild(self._run(entry, batch, Seed())[0][1])
@@ -119,6 +133,10 @@ class Function:
         captures = _captures(entry, batch)
         return self._executable(entry).schedule(values, captures, batch.count, batch.numbers)
 
+    def explain_retraces(self) -> str:
+        """How often the function was traced so far, and for each time what had changed."""
+        return self._traces.explain(self._name)
+
     def __repr__(self) -> str:
         return f"<ps.function {self._name}>"
 
@@ -152,10 +170,34 @@ class Function:
         args, kwargs = self._callee.bind(tuple(spread), shared)
         return many_instances(args, kwargs, self._names, count)
 
-    def _run_batch(self, batch: Batch) -> list[tuple[Entry, list[torch.Tensor]]]:
+    def map_returning_errors(self, columns: Sequence[Any], shared: dict[str, Any]) -> list[Any]:
+        """`map`, with the exception of an instance that fails in its place."""
+        count = common_count(columns)
+        if state.eager or not count:
+            results: list[Any] = self._map_eagerly(columns, "list", shared, returns_errors=True)
+            return results
+        batch = self._bind_columns(columns, shared, count)
+        return self._run_without_failures(batch, Seed())
+
+    def _run_without_failures(self, batch: Batch, seed: Seed) -> list[Any]:
+        """The outputs of all instances; those that fail are found by halving."""
+        try:
+            results = self._run_batch(batch, seed)
+        except Exception as error:
+            if batch.count == 1:
+                return [error]
+            half = batch.count // 2
+            parts = (range(half), range(half, batch.count))
+            found = [self._run_without_failures(batch.rows(part), seed) for part in parts]
+            return [*found[0], *found[1]]
+        return [entry.traced.rebuild(tensors) for entry, tensors in results]
+
+    def _run_batch(
+        self, batch: Batch, seed: Seed | None = None
+    ) -> list[tuple[Entry, list[torch.Tensor]]]:
         """For each instance its program and its output tensors."""
         guards = self._guards()
-        seed = Seed()
+        seed = seed or Seed()
         results: list[Any] = [None] * batch.count
         for rows, part in split_instances(batch, _fixed_sizes):
             for row, result in zip(rows, self._run_part(part, guards, seed), strict=True):
@@ -170,7 +212,7 @@ class Function:
         if not pinned:
             try:
                 entry = self._find(part, guards)
-            except (TracedValueError, RuntimeError):
+            except (PenstockError, RuntimeError):
                 pinned = self._traces.pin(part, guards)
                 if not pinned:
                     raise
@@ -212,18 +254,19 @@ class Function:
         values = [column.values for column in batch.inputs]
         captures = _captures(entry, batch)
         executable = self._executable(entry)
-        if asks_for_gradients(values, captures):
-            return run_with_gradients(
-                executable,
-                values,
-                captures,
-                batch.count,
-                batch.numbers,
-                seed,
-                is_joined=is_joined,
-            )
-        columns = executable.run(values, captures, batch.count, batch.numbers, seed)
-        return [column.stacked() if is_joined else column.rows() for column in columns]
+        with naming_assertions(entry.traced.assertions):
+            if asks_for_gradients(values, captures):
+                return run_with_gradients(
+                    executable,
+                    values,
+                    captures,
+                    batch.count,
+                    batch.numbers,
+                    seed,
+                    is_joined=is_joined,
+                )
+            columns = executable.run(values, captures, batch.count, batch.numbers, seed)
+            return [column.stacked() if is_joined else column.rows() for column in columns]
 
     def _executable(self, entry: Entry) -> Any:
         if entry.executable is None:
@@ -240,16 +283,56 @@ class Function:
             returned = self._callee.function(*plain_args, **plain_kwargs)
         return as_values(returned, f"{self._name}: what the function returns", "result")
 
-    def _map_eagerly(self, columns: Sequence[Any], out: str, shared: dict[str, Any]) -> Any:
+    def _call_recorded(self, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call in eager code that is recorded: one step, or as many as its own code makes."""
+        bound = self._callee.bind(args, kwargs)
+        plain_args, plain_kwargs = map_leaves(_eager_leaf, bound)
+        as_program = functools.partial(self._record_program, scope, *bound)
+        is_step, returned = scope.units.on_function(
+            self.__wrapped__, self._instance, plain_args, plain_kwargs, as_program
+        )
+        if not is_step:
+            returned = self._callee.function(*plain_args, **plain_kwargs)
+        return as_values(returned, f"{self._name}: what the function returns", "result")
+
+    def _record_program(self, scope: Scope, args: Any, kwargs: Any) -> tuple[bool, Any]:
+        """Record a call of a program with control flow as one step, if it can be one."""
+        own_args, own_kwargs = map_leaves(_own_leaf, (args, kwargs))
+        batch = one_instance(own_args, own_kwargs, self._names)
+        if self._traces.is_unrecorded(batch):
+            return False, None
+        find = functools.partial(self._traces.find, self._callee, batch, self._guards())
+        try:
+            is_step, returned = record_program(scope, batch, find, self._executable)
+        except Exception:  # the function itself will raise it again
+            is_step, returned = False, None
+        if not is_step:
+            self._traces.note_unrecorded(batch)
+        return is_step, returned
+
+    def _map_eagerly(
+        self,
+        columns: Sequence[Any],
+        out: str,
+        shared: dict[str, Any],
+        *,
+        returns_errors: bool = False,
+    ) -> Any:
         count = common_count(columns)
         rows = [
             [c if isinstance(c, Shared | Static) else c[number] for c in columns]
             for number in range(count)
         ]
-        results, seed = [], Seed()
+        results: list[Any] = []
+        seed = Seed()
         for number, row in enumerate(rows):
-            with naming_instance(number if count > 1 else None, self._name):
-                results.append(self._call_eagerly(tuple(row), shared, seed, number))
+            try:
+                with naming_instance(number if count > 1 else None, self._name):
+                    results.append(self._call_eagerly(tuple(row), shared, seed, number))
+            except Exception as error:
+                if not returns_errors:
+                    raise
+                results.append(error)
         return in_form_of_values(out, results)
 
 
@@ -257,6 +340,7 @@ class Function:
 def function(
     fn: Callable[..., Any],
     *,
+    autograph: bool = True,
     name: str | None = None,
     max_depth: int = 10_000,
 ) -> Function: ...
@@ -264,12 +348,14 @@ def function(
 def function(
     fn: None = None,
     *,
+    autograph: bool = True,
     name: str | None = None,
     max_depth: int = 10_000,
 ) -> Callable[[Callable[..., Any]], Function]: ...
 def function(
     fn: Callable[..., Any] | None = None,
     *,
+    autograph: bool = True,
     name: str | None = None,
     max_depth: int = 10_000,
 ) -> Function | Callable[[Callable[..., Any]], Function]:
@@ -280,6 +366,8 @@ def function(
 
     Arguments:
         fn: the function; left out when the decorator is used with options.
+        autograph: whether `if`, `while`, `for`, `and`, `or`, `not` on traced values become control
+            flow of the program, here and in the functions that it calls.
         name: the name in programs and errors; that of `fn` otherwise.
         max_depth: how many calls may be inside each other in a call of this function; one more
             is a `RecursionLimitError`.
@@ -287,25 +375,54 @@ def function(
     Gradients flow as through the Python function.
     """
     check_depth(max_depth)
-    options = {"name": name, "max_depth": max_depth}
+    options = {"autograph": autograph, "name": name, "max_depth": max_depth}
     if fn is None:
         return lambda decorated: Function(decorated, options)
     return Function(fn, options)
 
 
-def map_instances(fn: Any, *columns: Any, out: str = "list", **shared: Any) -> Any:
-    """Run a `ps.function`, or a module whose forward is one, for many instances.
+def map_instances(
+    fn: Any,
+    *columns: Any,
+    out: str = "list",
+    granularity: str = "auto",
+    on_error: str = "raise",
+    **shared: Any,
+) -> Any:
+    """Run a function for many instances at once: a `ps.function`, or any eager PyTorch code.
 
     It equals::
 
         [fn(*row, **shared) for row in zip(*columns)]
 
-    Arguments and gradients are those of `Function.map`.
+    Arguments:
+        fn: a `ps.function`, an `nn.Module`, or a Python function for one instance. Eager code runs
+            unchanged: its torch calls are recorded and run batched, and where it reads a value
+            (`.item()`, `if t > 0`) only that instance waits.
+        columns: one per parameter; a list or tuple of values, one for each instance, or a tensor
+            with the instances along its first dimension, or `ps.shared(x)`.
+        out: "list", "stack" or "pad", as for `Function.map`.
+        granularity: what eager code records as one step: every torch call ("op"), module calls
+            ("module"), also methods that are proven to have no side effects ("auto"), or all that
+            an instance does between two reads ("graph").
+        on_error: "raise" an instance's exception, or "return" it in the instance's place.
+        shared: arguments by name that are the same for all instances.
+
+    Gradients flow as they would through the calls one by one.
     """
     target = fn.forward if isinstance(fn, nn.Module) else fn
-    if isinstance(target, Function):
+    if not callable(fn):
+        raise not_a_function(fn)
+    check_form(out)
+    check_choice("granularity", granularity, GRANULARITIES)
+    check_choice("on_error", on_error, ("raise", "return"))
+    if on_error == "return":
+        check_choice("with on_error='return', out", out, ("list",))
+    if isinstance(target, Function) and active_scope() is None:
+        if on_error == "return":
+            return target.map_returning_errors(columns, shared)
         return target.map(*columns, out=out, **shared)
-    raise not_a_function(fn)
+    return map_eager(fn, columns, out, granularity, on_error, shared)
 
 
 def _traces_of(instance: Any, name: str) -> Traces:
@@ -324,6 +441,10 @@ def _captures(entry: Entry, batch: Batch) -> list[torch.Tensor]:
 def _fixed_sizes(number: int, shape: tuple[int, ...]) -> Hashable:
     """What instances of one program must agree on: all but the leading size."""
     return len(shape), shape[1:]
+
+
+def _own_leaf(leaf: Any) -> Any:
+    return leaf.value if isinstance(leaf, Shared) else leaf
 
 
 def _eager_leaf(leaf: Any) -> Any:

@@ -50,8 +50,11 @@ def _settings() -> Iterator[tuple[str, Hashable]]:
         yield f"autocast on {device}", (enabled, dtype)
 
 
+_FUNCTIONS = (FunctionType, BuiltinFunctionType)
+_CONTAINERS = (list, tuple, dict)
+
 #: What is compared from call to call.
-_WATCHED = (*SIMPLE_TYPES, torch.Tensor, FunctionType, BuiltinFunctionType)
+_WATCHED = (*SIMPLE_TYPES, torch.Tensor, *_FUNCTIONS)
 
 
 def _mark(value: Any) -> Hashable:
@@ -69,9 +72,11 @@ def _attributes(path: str, module: nn.Module) -> Iterator[tuple[str, Hashable]]:
     for name, value in vars(module).items():
         if isinstance(value, SIMPLE_TYPES):
             yield f"{path}.{name}", _mark(value)
-        elif isinstance(value, FunctionType | BuiltinFunctionType):
+        elif name in _TORCH_OWN:
+            continue
+        elif isinstance(value, _FUNCTIONS):
             yield f"{path}.{name}", id(value)
-        elif isinstance(value, list | tuple | dict) and name not in _TORCH_OWN:
+        elif isinstance(value, _CONTAINERS):
             items = value.items() if isinstance(value, dict) else enumerate(value)
             for key, item in items:
                 if isinstance(item, _WATCHED):

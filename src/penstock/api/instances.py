@@ -14,9 +14,10 @@ import torch
 
 from penstock.api.columns import Batch
 from penstock.api.markers import Shared
+from penstock.capture.converted.assertions import failed_assertion
 from penstock.capture.location import user_line
 from penstock.capture.static import Static
-from penstock.errors import ColumnError, report
+from penstock.errors import ColumnError, PenstockError, report
 
 Shape = tuple[int, ...]
 
@@ -46,6 +47,20 @@ def naming_instance(number: int | None, name: str) -> Iterator[None]:
         if number is not None:
             error.add_note(f"in instance {number} of {name}.map")
         raise
+
+
+@contextmanager
+def naming_assertions(assertions: dict[str, Any]) -> Iterator[None]:
+    """Let an assertion of the program fail under its own name."""
+    try:
+        yield
+    except PenstockError as error:
+        found = failed_assertion(error, assertions) if assertions else None
+        if found is None:
+            raise
+    else:
+        return
+    raise found
 
 
 def common_count(columns: Sequence[Any]) -> int:

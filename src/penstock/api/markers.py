@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
+from penstock.capture.converted.callees import OPTED_OUT
 from penstock.capture.static import Static
+
+Fn = TypeVar("Fn")
 
 
 class Shared:
@@ -41,3 +44,20 @@ def static(x: Any) -> Static:
     'relu'
     """
     return Static(x)
+
+
+def do_not_convert(fn: Fn) -> Fn:
+    """Mark a function so that its Python control flow is not converted in programs.
+
+    Calling it equals calling the function. In a program its `if`, `while` and `for` run while
+    tracing, and a traced value cannot decide on them.
+
+    >>> @do_not_convert
+    ... def layers(depth):
+    ...     return list(range(depth))
+    >>> layers(2)
+    [0, 1]
+    """
+    inner: Any = getattr(fn, "__func__", fn)
+    setattr(inner, OPTED_OUT, True)
+    return fn

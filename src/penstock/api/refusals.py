@@ -40,15 +40,15 @@ def check_traceable(fn: Any) -> None:
 
 
 def not_a_function(fn: Any) -> ArgumentError:
-    """What is to be mapped is not a program."""
+    """What is to be mapped cannot be called."""
     return ArgumentError(
         report(
-            "map: only a ps.function can be mapped so far.",
+            "map: only functions and modules can be mapped.",
             where=user_line(),
             facts=[
                 ("fn", getattr(fn, "__qualname__", type(fn).__name__)),
-                ("expected", "a ps.function, or an nn.Module whose forward is one"),
+                ("expected", "a ps.function, an nn.Module, or any function for one instance"),
             ],
-            todo="Decorate it with @ps.function, or call it for each instance in a list.",
+            todo="Pass the function first, then one column per parameter.",
         )
     )

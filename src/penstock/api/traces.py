@@ -24,7 +24,7 @@ from penstock.capture.static import static_key
 from penstock.capture.trace import InputLeaf, SharedLeaf, TracedProgram, TraceRequest, trace
 from penstock.capture.traced_tensor import Origins
 from penstock.capture.worlds import dtype_name
-from penstock.errors import PenstockWarning, TracedValueError, report
+from penstock.errors import PenstockError, PenstockWarning, report
 from penstock.ir.program import Program
 from penstock.ir.types import TensorType
 from penstock.run.recording import count_trace
@@ -49,6 +49,8 @@ class Entry:
     #: Dynamic dimensions by symbol: those of one list must be equal in every instance.
     equal: list[list[Place]]
     executable: Any = None
+    #: The steps that recorded calls of it are, by what they depend on.
+    steps: dict[Hashable, Any] = field(default_factory=dict)
 
     @property
     def program(self) -> Program:
@@ -79,9 +81,13 @@ class Traces:
         self._entries: list[Entry] = []
         self._memories: dict[Hashable, _Memory] = {}
         self._count = 0
+        #: For each trace what it was made for, and the line that asked for it.
+        self._reasons: list[str] = []
         #: Calls that found a program, and calls that had to trace.
         self.hits = 0
         self.misses = 0
+        #: Arguments whose calls, in recorded eager code, are more than one step.
+        self._unrecorded: set[Hashable] = set()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Traces:
         return Traces()
@@ -120,6 +126,16 @@ class Traces:
         """Dimensions in which the instances differ, but which cannot be dynamic."""
         return _differing(batch) & self._memory(_facts(batch, guards)).pinned
 
+    def is_unrecorded(self, batch: Batch) -> bool:
+        """Whether a call with such arguments is more than one step of recorded eager code."""
+        return _record_key(batch) in self._unrecorded
+
+    def note_unrecorded(self, batch: Batch) -> None:
+        """Do not try again to record a call with such arguments as one step."""
+        if len(self._unrecorded) >= CAPACITY:
+            self._unrecorded.clear()
+        self._unrecorded.add(_record_key(batch))
+
     def _trace(self, callee: Callee, batch: Batch, facts: dict[str, Hashable]) -> Entry:
         memory = self._memory(facts)
         shapes = [column.shapes[0] for column in batch.inputs]
@@ -134,14 +150,14 @@ class Traces:
 
         try:
             traced = attempt(needed | hoped)
-        except (TracedValueError, RuntimeError):
+        except (PenstockError, RuntimeError):
             if not hoped:
                 raise
             memory.pinned |= hoped
             traced = attempt(needed)
         memory.dynamic, memory.pinned, memory.groups = traced.dynamic, traced.pinned, groups
         entry = Entry(traced, facts, shapes, _equal_places(traced))
-        self._warn(callee, entry, batch)
+        self._note(callee, entry, batch)
         self._entries = [entry, *self._entries][:CAPACITY]
         return entry
 
@@ -159,13 +175,27 @@ class Traces:
     def _memory(self, facts: dict[str, Hashable]) -> _Memory:
         return self._memories.setdefault(tuple(facts.items()), _Memory())
 
-    def _warn(self, callee: Callee, entry: Entry, batch: Batch) -> None:
+    def explain(self, name: str) -> str:
+        """How often the function was traced, and why each time."""
+        times = "once" if self._count == 1 else f"{self._count} times"
+        lines = [f"{number:>4}  {reason}" for number, reason in enumerate(self._reasons, 1)]
+        return "\n".join([f"{name} was traced {times}.", *lines])
+
+    def _note(self, callee: Callee, entry: Entry, batch: Batch) -> None:
+        """Remember why a trace was made; warn where there are many."""
         self._count += 1
-        if self._count != MANY_TRACES + 1:
-            return
         args, kwargs = unflatten(batch.structure, range(len(batch.leaves)))
         paths = argument_paths(args, kwargs, list(callee.signature.parameters))
-        changed = _change(self._entries[0], entry, paths)
+        reason = "the first call"
+        if self._entries:
+            nearest = min(self._entries, key=lambda other: _distance(other, entry))
+            reason = _change(nearest, entry, paths)
+        if len(self._reasons) < CAPACITY:
+            self._reasons.append(f"{reason}, at {user_line()}")
+        if self._count == MANY_TRACES + 1:
+            self._warn(callee, _change(self._entries[0], entry, paths))
+
+    def _warn(self, callee: Callee, changed: str) -> None:
         text = report(
             f"{callee.name} was traced {self._count} times; every trace takes time.",
             where=user_line(),
@@ -187,6 +217,11 @@ def _facts(batch: Batch, guards: dict[str, Hashable]) -> dict[str, Hashable]:
         else:
             facts[f"{_STATIC}{number}"] = static_key(leaf)
     return facts | guards
+
+
+def _record_key(batch: Batch) -> Hashable:
+    shapes = tuple(tuple(column.shapes) for column in batch.inputs)
+    return tuple(_facts(batch, {}).items()), shapes
 
 
 def _fits(entry: Entry, batch: Batch) -> bool:
@@ -269,6 +304,12 @@ def _equal_places(traced: TracedProgram) -> list[list[Place]]:
                 if isinstance(size, str):
                     symbols.setdefault(size, []).append((number, dimension))
     return list(symbols.values())
+
+
+def _distance(before: Entry, after: Entry) -> int:
+    """In how many facts two traces differ."""
+    names = {*before.facts, *after.facts}
+    return sum(before.facts.get(name) != after.facts.get(name) for name in names)
 
 
 def _change(before: Entry, after: Entry, paths: list[str]) -> str:

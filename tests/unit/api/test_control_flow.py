@@ -6,6 +6,8 @@ import torch
 
 from penstock.api.control_flow import cond, switch, while_loop
 from penstock.api.eager import is_eager, set_eager
+from penstock.api.function import function
+from penstock.api.sequences import map_fn
 from penstock.capture.active import tracing
 from penstock.errors import ArgumentError, IndexRangeError, LoopTypeError, PredicateError
 
@@ -293,3 +295,14 @@ def test_an_active_tracer_gets_every_call():
         assert cond(1, 2, 3, [4]) == ("cond", 1, 2, 3, (4,))
         assert switch(1, [2], 3) == ("switch", 1, [2], (3,))
         assert while_loop(1, 2, 3, maximum_iterations=4) == ("while_loop", 1, 2, 3, 4, None)
+
+
+def test_a_tensor_of_fixed_length_meets_a_sequence_in_a_branch() -> None:
+    @function
+    def f(xs):
+        doubled = map_fn(lambda x: x[:2] * 2, xs)
+        return cond(xs.shape[0] > 1, lambda: doubled, lambda: xs.new_zeros(0, 2))
+
+    rows = [torch.ones(n, 3) for n in (0, 1, 2, 4)]
+    assert [len(row) for row in f.map(rows)] == [0, 0, 2, 4]
+    assert len(f(rows[0])) == 0

@@ -1,0 +1,1 @@
+"""Unchanged eager code: its calls are recorded, and run batched."""
