@@ -301,3 +301,14 @@ def test_a_repeated_structure_needs_no_new_launches():
             ps.map(model, rows)
         counts.append(len(run.launches))
     assert counts[1] == counts[2] <= counts[0]
+
+
+def test_a_structure_that_comes_again_is_planned_once_and_the_profile_says_so():
+    model, rows = model_and_rows()
+    ps.map(model, rows, granularity="op")
+    with ps.profile() as again:
+        ps.map(model, rows, granularity="op")
+    with ps.profile() as another:
+        ps.map(model, rows[:-1], granularity="op")
+    assert (again.plan_hits, another.plan_hits) == (1, 0)
+    assert "1 plan hit" in again.summary()

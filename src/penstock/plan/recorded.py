@@ -76,6 +76,8 @@ class StepPlanner:
         self.spaces = self.values.spaces
         #: The instances of the rows of each launch that is planned and not yet run, for errors.
         self.launched: deque[Integers] = deque()
+        #: Whether every flush so far was planned before.
+        self.knew_all = True
         #: Of everything flushed so far.
         self.digest = policy.encode()
 
@@ -85,6 +87,7 @@ class StepPlanner:
         if self.cache is not None:
             self.digest = digest_flush(self.digest, recorded)
             found = self.cache.find(self.digest)
+        self.knew_all &= found is not None
         if found is None:
             plan = self._plan(recorded)
         else:

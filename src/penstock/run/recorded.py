@@ -63,6 +63,7 @@ class RecordedRun(Runner):
                 planned = sum(not isinstance(item, Chunk) for item in instructions)
                 firings = self.recorder.record.firings + planned
                 self.recorder.planned(perf_counter() - began, firings)
+                self.recorder.record.has_known_plan = self.planner.knew_all
             entries = zip(recorded.inputs, spans, inputs, strict=True)
             for (stored, _), span, tensors in entries:
                 self._load(span, stored.length, tensors)
