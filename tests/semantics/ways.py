@@ -94,5 +94,8 @@ WAYS: dict[str, Way] = {
 #: The ways that convert the plain program.
 CONVERTED = ("converted_eager", "converted", "converted_map")
 
+#: The ways that record eager code.
+RECORDED = ("recorded_map", "recorded_calls")
+
 #: The ways that run no graph.
 WITHOUT_GRAPH = ("plain", "eager", "converted_eager")

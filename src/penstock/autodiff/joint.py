@@ -17,7 +17,7 @@ import torch
 from penstock.autodiff.contract import Contraction, cut
 from penstock.autodiff.halves import Halves, named_once
 from penstock.run.batched.emit import BatchFunction, emit
-from penstock.run.batched.functorch_adapter import fake_mode, fake_tensors, trace_function
+from penstock.run.batched.functorch_adapter import TRACING, fake_mode, fake_tensors, trace_function
 from penstock.run.batched.inputs import BlockInput, SymbolSource
 from penstock.run.batched.lift import lift
 from penstock.run.batched.optimise import optimise
@@ -82,7 +82,7 @@ class TrainingForm:
             (spec.sizes_at(point, batched=True), spec.torch_dtype, spec.device) for spec in tensors
         ]
         primals = fake_tensors(mode, shapes)
-        with mode:
+        with TRACING, mode:
             outputs = self._forward(point, primals)
         kinds = [
             (tuple(outputs[k].shape), outputs[k].dtype, str(outputs[k].device)) for k in pattern

@@ -26,7 +26,7 @@ from penstock.capture.worlds import dtype_name
 from penstock.errors import TracedValueError, report
 from penstock.ir.program import Program
 from penstock.ir.types import ArrayType, TensorType
-from penstock.run.batched.functorch_adapter import quiet_fakes
+from penstock.run.batched.functorch_adapter import TRACING, quiet_fakes
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,11 @@ class TracedProgram:
 
 def trace(request: TraceRequest) -> TracedProgram:
     """The program of the requested function."""
+    with TRACING:
+        return _trace(request)
+
+
+def _trace(request: TraceRequest) -> TracedProgram:
     search = _Search(request)
     while True:
         try:

@@ -23,6 +23,7 @@ from penstock.ir.program import Node as ProgramNode
 from penstock.ir.types import TensorType
 from penstock.run.batched import BatchedBlock, BlockInput, build_batched
 from penstock.run.batched.emit import BatchFunction
+from penstock.run.batched.functorch_adapter import TRACING
 
 #: Concrete forms kept per block that has no symbolic one.
 MOST_FORMS = 256
@@ -184,7 +185,7 @@ class RunnableBlock:
 
     def _infer_shapes(self, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         fixed = self._fixed(sizes)
-        with FakeTensorMode(), torch.no_grad():
+        with TRACING, FakeTensorMode(), torch.no_grad():
             arguments: list[torch.Tensor | int] = []
             for position, spec in enumerate(self._inputs_at(sizes)):
                 if spec.kind == "size":

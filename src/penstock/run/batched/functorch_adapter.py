@@ -52,7 +52,7 @@ TRACING = threading.RLock()
 
 def fake_tensors(mode: FakeTensorMode, shapes: Iterable[Shape]) -> list[torch.Tensor]:
     """One tensor without contents for each (shape, dtype, device)."""
-    with mode:
+    with TRACING, mode:
         return [torch.empty(tuple(s), dtype=t, device=d) for s, t, d in shapes]
 
 

@@ -324,10 +324,11 @@ def test_waiting_inside_the_handler_of_a_dispatch_mode_raises() -> None:
             y = y + 1
         return y.requires_grad, counting.count, torch._C._len_torch_dispatch_stack()
 
+    before = _python_dispatch.is_in_torch_dispatch_mode()
     modes = [Waiting(), Waiting(), Counting()]
     outcomes = fibers.run([lambda mode=mode: adds(mode) for mode in modes])
     assert [outcome.value for outcome in outcomes] == [(True, 2, 0)] * 3
-    assert not _python_dispatch.is_in_torch_dispatch_mode()
+    assert _python_dispatch.is_in_torch_dispatch_mode() == before
 
 
 @pytest.mark.parametrize(
@@ -407,6 +408,7 @@ def test_each_fiber_has_a_copy_of_the_context() -> None:
 
 def test_a_thread_that_enters_no_mode_leaves_the_modes_of_another_alone() -> None:
     entered, done = threading.Event(), threading.Event()
+    before = _python_dispatch.is_in_torch_dispatch_mode()
 
     def other() -> None:
         with torch.device("meta"), Counting():
@@ -427,4 +429,4 @@ def test_a_thread_that_enters_no_mode_leaves_the_modes_of_another_alone() -> Non
 
     fibers.run([waits])
     assert _device.CURRENT_DEVICE is None
-    assert not _python_dispatch.is_in_torch_dispatch_mode()
+    assert _python_dispatch.is_in_torch_dispatch_mode() == before
