@@ -54,7 +54,7 @@ def torch_state():
         "default device": torch.get_default_device(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "greenlet": greenlet.getcurrent(),
-        "threads": threading.active_count(),
+        "threads": set(threading.enumerate()),
     }
 
 
@@ -63,6 +63,8 @@ def unchanged_torch():
     """Asserts that torch, at the end of the test, is what it was at its start."""
     before = torch_state()
     yield
+    for thread in set(threading.enumerate()) - before["threads"]:
+        thread.join(20)  # a loader's own threads end a moment after its workers
     assert torch_state() == before
 
 
