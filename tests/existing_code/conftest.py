@@ -54,17 +54,18 @@ def torch_state():
         "default device": torch.get_default_device(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "greenlet": greenlet.getcurrent(),
-        "threads": set(threading.enumerate()),
     }
 
 
 @pytest.fixture
 def unchanged_torch():
     """Asserts that torch, at the end of the test, is what it was at its start."""
-    before = torch_state()
+    before, threads = torch_state(), set(threading.enumerate())
     yield
-    for thread in set(threading.enumerate()) - before["threads"]:
+    news = set(threading.enumerate()) - threads
+    for thread in news:
         thread.join(20)  # a loader's own threads end a moment after its workers
+    assert not any(thread.is_alive() for thread in news)
     assert torch_state() == before
 
 
