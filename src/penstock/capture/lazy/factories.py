@@ -24,9 +24,10 @@ def make_constant(
     scope: Scope, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """`torch.zeros(3)` and the like."""
-    if not kwargs and all(type(item) is int for item in args):
-        key: Any = (function, args, torch.get_default_dtype())
-        return scope.constant(key, lambda: function(*args))
+    is_plain = all(type(item) is int for item in args)
+    if is_plain and all(type(item) in _OPTIONS for item in kwargs.values()):
+        key: Any = (function, args, tuple(kwargs.items()), torch.get_default_dtype())
+        return scope.constant(key, lambda: function(*args, **kwargs))
     leaves, structure = flatten((args, kwargs))
     if any(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return function(*args, **kwargs)
@@ -128,6 +129,7 @@ def _asking(lazy: LazyTensor, asks: bool) -> LazyTensor:
     return lazy
 
 
+_OPTIONS = frozenset([torch.dtype, torch.device])
 _MAKING = ["zeros", "ones", "full", "arange", "eye", "linspace", "empty", "scalar_tensor", "range"]
 _LIKE = ["zeros_like", "ones_like", "empty_like", "full_like"]
 _NEW = ["new_zeros", "new_ones", "new_empty", "new_full", "new_tensor"]
