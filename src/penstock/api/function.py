@@ -28,7 +28,12 @@ from penstock.api.instances import (
 from penstock.api.markers import Shared
 from penstock.api.outputs import check_form, in_form, in_form_of_values
 from penstock.api.program_steps import record_program
-from penstock.api.refusals import check_depth, check_traceable, not_a_function
+from penstock.api.refusals import (
+    check_depth,
+    check_traceable,
+    errors_need_a_list,
+    not_a_function,
+)
 from penstock.api.traces import Entry, Traces
 from penstock.autodiff.function import asks_for_gradients, run_with_gradients
 from penstock.calls.structure import map_leaves
@@ -416,8 +421,8 @@ def map_instances(
     check_form(out)
     check_choice("granularity", granularity, GRANULARITIES)
     check_choice("on_error", on_error, ("raise", "return"))
-    if on_error == "return":
-        check_choice("with on_error='return', out", out, ("list",))
+    if on_error == "return" and out != "list":
+        raise errors_need_a_list(out)
     if isinstance(target, Function) and active_scope() is None:
         if on_error == "return":
             return target.map_returning_errors(columns, shared)

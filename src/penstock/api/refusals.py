@@ -52,3 +52,15 @@ def not_a_function(fn: Any) -> ArgumentError:
             todo="Pass the function first, then one column per parameter.",
         )
     )
+
+
+def errors_need_a_list(out: str) -> ArgumentError:
+    """Exceptions cannot be stacked."""
+    return ArgumentError(
+        report(
+            "map: exceptions can be returned in a list only.",
+            where=user_line(),
+            facts=[("on_error", "'return'"), ("out", repr(out))],
+            todo='Use out="list", or let the first exception be raised.',
+        )
+    )

@@ -16,6 +16,7 @@ from penstock.api.eager import set_eager
 from penstock.api.function import Function, function, map_instances
 from penstock.api.markers import shared, static
 from penstock.api.sequences import scan
+from penstock.capture.tensor_array import TensorArray
 from penstock.data import Tree
 from penstock.errors import ArgumentError, ColumnError, PenstockWarning, TracedValueError
 
@@ -392,3 +393,16 @@ def test_a_sequence_program_serves_all_lengths() -> None:
     torch.testing.assert_close(encode.map(rows), expected)
     torch.testing.assert_close([encode(row) for row in rows], expected)
     assert traces(encode) == 1
+
+
+def test_errors_can_be_returned_in_a_list_only() -> None:
+    @function
+    def read(x, i):
+        return TensorArray.unstack(x).read(i)
+
+    columns = [x3, x3, x3], [0, 7, 2]
+    first, second, third = map_instances(read, *columns, on_error="return")
+    assert (first, third) == (x3[0], x3[2])
+    assert isinstance(second, IndexError)
+    with pytest.raises(ArgumentError, match="exceptions can be returned in a list only"):
+        map_instances(read, *columns, on_error="return", out="stack")
