@@ -480,3 +480,23 @@ def test_many_failing_maps_leave_no_objects_behind():
     for _ in range(5):
         fail_once()
     assert count() <= before + 5
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_failing_step_of_a_map_inside_an_instance_belongs_to_that_instance(reads):
+    table = nn.Embedding(5, 3)
+
+    def inside(number):
+        return table(torch.tensor([number])).sum()
+
+    def outside(number):
+        total = torch.stack(ps.map(inside, [0, number, 1])).sum()
+        assert not reads or total.item() < 1e9
+        return total
+
+    first, second, third = ps.map(outside, [2, 9, 3], on_error="return")
+    torch.testing.assert_close([first, third], [outside(2), outside(3)])
+    assert isinstance(second, IndexError)
+    with pytest.raises(IndexError) as info:
+        ps.map(outside, [2, 9, 3])
+    assert "in instance 1 of outside.map" in info.value.__notes__

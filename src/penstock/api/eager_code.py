@@ -183,19 +183,19 @@ class FiberWaits:
         except Exception as error:
             instance = self._scope.run.failed_instance
             if instance is not None:
-                error.add_note(self.describe(instance))
+                error.add_note(self.describe(self._scope.roots[instance]))
             raise
 
     def _flush(self, waits: list[Wait]) -> None:
         self.flush()
-        failed = self._scope.failed
-        going = [wait for wait in waits if wait.number not in failed]
+        failed, roots = self._scope.failed, self._scope.roots
+        going = [wait for wait in waits if roots[wait.number] not in failed]
         values = np.concatenate([np.empty(0, np.int64), *(wait.request for wait in going)])
         contents = iter(self._scope.run.read(self._scope.renamed(values)))
         for wait in going:
             wait.answer = [next(contents) for _ in wait.request]
         for wait in waits:
-            wait.error = failed.get(wait.number)
+            wait.error = failed.get(roots[wait.number])
 
 
 def _run_in_fibers(
@@ -222,7 +222,7 @@ def _run_inside(scope: Scope, calls: Sequence[Callable[[], Any]], on_error: str)
     if not isinstance(scope.waits, FiberWaits):
         return _run_plainly(calls, on_error)
     instance = scope.instance
-    numbers = scope.new_instances(len(calls))
+    numbers = scope.new_instances(len(calls), inside=True)
     recorded = [partial(_continue, scope, n, call) for n, call in zip(numbers, calls, strict=True)]
     outcomes = scope.waits.fibers.run(recorded, numbers=numbers, on_error=on_error)  # type: ignore[arg-type]
     scope.switch(instance)

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from penstock.calls.own_functions import write_part
+from penstock.calls.own_functions import set_item, write_part
 from penstock.calls.structure import flatten
 from penstock.calls.torch_names import name_of
 from penstock.capture.in_place import RESHAPING, Change, in_place_form, takes_inplace
 from penstock.capture.lazy import factories
-from penstock.capture.lazy.reads import _known_index
+from penstock.capture.lazy.reads import known_index
 from penstock.capture.lazy.tensor import LazyTensor
 from penstock.errors import MutationError, RecordedTensorError, report
 from penstock.ir.program import TorchCall
@@ -86,11 +86,9 @@ def write_item(
         _change_real(scope, function, args, kwargs, target)
         return
     items = index if isinstance(index, tuple) else (index,)
-    known = tuple(_known_index(scope, item) for item in items)
+    known = tuple(known_index(scope, item) for item in items)
     call = (target, known if isinstance(index, tuple) else known[0], value)
     _check_owner(target)
-    from penstock.calls.own_functions import set_item
-
     assign(scope, target, scope.record(set_item, call, {}))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from penstock.capture.lazy.library import library
@@ -18,9 +19,15 @@ from penstock.run.recorded import RecordedRun
 
 
 def flush_without_failures(
-    run: RecordedRun, recorded: Recorded, tensors: Sequence[Sequence[torch.Tensor]]
+    run: RecordedRun,
+    recorded: Recorded,
+    tensors: Sequence[Sequence[torch.Tensor]],
+    roots: Sequence[int],
 ) -> dict[int, Exception]:
-    """Run what was recorded; the instances that failed, each with its error."""
+    """Run what was recorded; the instances that failed, each with its error.
+
+    `roots` says which instance each belongs to: maps inside an instance fail with it.
+    """
     failed: dict[int, Exception] = {}
     checkpoint = run.checkpoint()
     while True:
@@ -28,19 +35,19 @@ def flush_without_failures(
             run.flush(recorded, tensors)
         except Exception as error:
             instance = run.failed_instance
-            if instance is None or instance in failed:
+            if instance is None or roots[instance] in failed:
                 raise
-            failed[instance] = error
+            failed[roots[instance]] = error
             run.go_back_to(checkpoint)
             checkpoint = run.checkpoint()
-            recorded = _without(recorded, instance)
+            recorded = _without(recorded, np.array(roots)[recorded.instances] == roots[instance])
         else:
             return failed
 
 
-def _without(recorded: Recorded, instance: int) -> Recorded:
-    """All records but those of one instance."""
-    stays = recorded.instances != instance
+def _without(recorded: Recorded, goes: npt.NDArray[np.bool_]) -> Recorded:
+    """All records but some."""
+    stays = ~goes
     kinds = [library.kinds[number] for number in recorded.kinds.tolist()]
     taken = [sum(isinstance(operand, Row) for operand in kind.operands) for kind in kinds]
     gone = [

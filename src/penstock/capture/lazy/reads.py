@@ -58,7 +58,7 @@ def index(
         return function(tensor, items)  # a view of a real tensor is real too
     if not any(_needs_contents(item) for item in listed):
         return scope.record(function, args, kwargs)
-    known = tuple(_known_index(scope, item) for item in listed)
+    known = tuple(known_index(scope, item) for item in listed)
     return scope.record(function, (tensor, known if isinstance(items, tuple) else known[0]), {})
 
 
@@ -68,7 +68,7 @@ def _needs_contents(item: Any) -> bool:
     return isinstance(item, torch.Tensor) and item.dtype in (torch.bool, torch.uint8)
 
 
-def _known_index(scope: Scope, item: Any) -> Any:
+def known_index(scope: Scope, item: Any) -> Any:
     """The index with contents where the shape of the result depends on them."""
     if not _needs_contents(item):
         return item

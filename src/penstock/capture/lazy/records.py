@@ -26,7 +26,8 @@ class Records:
     def __init__(self) -> None:
         #: The instance that runs, and how many random draws each has made.
         self.instance = 0
-        self._instance_count = 0
+        #: For each instance that one outside of it, of the map around all, which began it.
+        self.roots: list[int] = []
         self._draws: dict[int, int] = {}
         self.next_value = 0
         #: Tensors made since the last flush, and older ones that were alive then.
@@ -123,11 +124,12 @@ class Records:
             self._segments.pop()
         self._segments.append((len(self.kinds), instance))
 
-    def new_instances(self, count: int) -> range:
-        """Numbers for so many instances."""
-        first = self._instance_count
-        self._instance_count += count
-        return range(first, first + count)
+    def new_instances(self, count: int, *, inside: bool = False) -> range:
+        """Numbers for so many instances; those of a map inside an instance belong to it."""
+        numbers = range(len(self.roots), len(self.roots) + count)
+        root = self.roots[self.instance] if inside else None
+        self.roots.extend(number if root is None else root for number in numbers)
+        return numbers
 
     def instances(self) -> Integers:
         """The instance of each step."""

@@ -314,7 +314,7 @@ class Scope(OutsideTensors):
         self.lazies, self._kept, self.computed = alive, kept, self.next_value
         self.forget_records()
         if self.returns_errors:
-            self._fail(flush_without_failures(self.run, recorded, tensors))
+            self._fail(flush_without_failures(self.run, recorded, tensors, self.roots))
         else:
             self.run.flush(recorded, tensors)
         self.held, self.held_units = {}, {}
