@@ -180,20 +180,16 @@ class Templates:
 
 
 _fake_mode = FakeTensorMode()
-_fakes: dict[LazyKind, torch.Tensor] = {}
 
 
 def fake_of(kind: LazyKind) -> torch.Tensor:
     """The tensor without contents that stands for a kind."""
-    fake = _fakes.get(kind)
-    if fake is None:
+    if kind.fake is None:
         with TRACING, torch._C.DisableTorchFunction(), torch.inference_mode(False), _fake_mode:
-            fake = torch.empty_strided(
+            kind.fake = torch.empty_strided(
                 kind.shape, kind.stride, dtype=kind.dtype, device=kind.device
-            )
-            fake.requires_grad_(kind.requires_grad)
-        _fakes[kind] = fake
-    return fake
+            ).requires_grad_(kind.requires_grad)
+    return kind.fake
 
 
 def fake_operand(operand: Any) -> torch.Tensor:

@@ -25,6 +25,7 @@ class LazyKind:
     __slots__ = (
         "device",
         "dtype",
+        "fake",
         "is_contiguous",
         "prototype",
         "requires_grad",
@@ -46,6 +47,8 @@ class LazyKind:
         self.device, self.requires_grad = device, requires_grad
         #: A tensor without contents that shows torch the shape and the dtype.
         self.prototype = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+        #: The same on its device, for trying calls; made when first needed.
+        self.fake: torch.Tensor | None = None
         self.is_contiguous: bool = self.prototype.is_contiguous()
         self.type = TensorType(dtype_name(dtype), tuple(shape), str(device))
         self.stored = _stored(self.type)
@@ -60,7 +63,8 @@ class LazyKind:
         return str(self.type)
 
 
-_kinds: dict[Any, LazyKind] = {}
+#: Every kind there is; emptied with the library, whose keys hold kinds.
+known_kinds: dict[Any, LazyKind] = {}
 
 
 def intern(
@@ -72,9 +76,9 @@ def intern(
 ) -> LazyKind:
     """The one kind with these facts."""
     key = (dtype, shape, stride, device, requires_grad)
-    kind = _kinds.get(key)
+    kind = known_kinds.get(key)
     if kind is None:
-        kind = _kinds.setdefault(key, LazyKind(dtype, shape, stride, device, requires_grad))
+        kind = known_kinds.setdefault(key, LazyKind(dtype, shape, stride, device, requires_grad))
     return kind
 
 

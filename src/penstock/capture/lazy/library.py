@@ -17,7 +17,7 @@ import torch
 
 from penstock.calls.autocast import Autocast
 from penstock.calls.structure import Structure
-from penstock.capture.lazy.kinds import LazyKind, kind_of
+from penstock.capture.lazy.kinds import LazyKind, kind_of, known_kinds
 from penstock.ir.graph import Block, Home, Node, Wire
 from penstock.ir.program import Node as ProgramNode
 from penstock.ir.program import Source, TorchCall, Value
@@ -28,7 +28,7 @@ from penstock.plan.step_kinds import KeyOf, Row, StepKind
 from penstock.run.blocks import RunnableBlock
 from penstock.run.step_blocks import StepBlock
 
-#: Steps kept before the library is emptied.
+#: Step kinds and kinds of tensors kept before the library is emptied.
 CAPACITY = 20_000
 
 
@@ -129,7 +129,7 @@ class Library:
     def enter(self) -> None:
         """A scope opens."""
         with self.lock:
-            if self._users == 0 and len(self.kinds) > CAPACITY:
+            if self._users == 0 and max(len(self.kinds), len(known_kinds)) > CAPACITY:
                 self.clear()
             self._users += 1
 
@@ -147,6 +147,7 @@ class Library:
         self.steps, self.kinds, self.blocks, self.uniforms = {}, [], [], []
         self.plans, self.alike = PlanCache(), {}
         self._by_tensor, self._shared = {}, {}
+        known_kinds.clear()
 
     def share(self, tensor: torch.Tensor) -> None:
         """From now on, take a tensor for one that all instances share."""
