@@ -21,7 +21,9 @@ from penstock.autodiff.tape import Page
 from penstock.capture.lazy import session
 from penstock.capture.lazy.fibers import Fibers
 from penstock.capture.lazy.library import library
+from penstock.plan.machine import Machine
 from penstock.plan.plan_cache import BoundedPlans
+from penstock.plan.planners import planning
 from penstock.plan.policies import POLICIES as _POLICIES
 from penstock.plan.schedule import Instruction, Launch
 from penstock.run.engine import Run
@@ -57,7 +59,7 @@ def watched(look: Callable[[Occupancy], None]) -> Iterator[None]:
         look(_occupancy(run, max(launches.values(), default=0)))
         return answer
 
-    with patch.object(Run, "_carry_out", carry_out_and_look), planning_anew():
+    with patch.object(Run, "_carry_out", carry_out_and_look), planning_anew(), planning("never"):
         yield
 
 
@@ -70,7 +72,7 @@ def planning_anew() -> Iterator[None]:
 
 def _occupancy(run: Run, iterations: int) -> Occupancy:
     machine = run.machine
-    assert machine is not None
+    assert isinstance(machine, Machine)
     return Occupancy(
         iterations=iterations,
         live_rows=machine.live_rows,

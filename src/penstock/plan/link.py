@@ -27,6 +27,7 @@ from penstock.plan.groups import Groups, form_groups
 from penstock.plan.host_code import compile_steps
 from penstock.plan.linked import Arm, Linked, LinkedContext, LinkedNode
 from penstock.plan.moves import connect
+from penstock.plan.places import placed_wires
 from penstock.plan.triggers import find_loose_inputs, set_triggers
 
 
@@ -48,6 +49,7 @@ def link(graph: Graph, ranks: Mapping[Node, int], default_dtype: str = "float32"
         find_loose_inputs(made, groups)
         _set_start(made)
     lay_out_columns(linked, groups)
+    linked.placed = placed_wires(linked)
     return linked
 
 

@@ -8,9 +8,14 @@ how to find its inputs and where its outputs go.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from penstock.ir.graph import Context, Graph, Node, Wire
 from penstock.plan.host_code import HostFunction
+
+if TYPE_CHECKING:
+    from penstock.plan.native.decode import Decoder
+    from penstock.plan.native.program import NativeProgram
 
 
 @dataclass(slots=True, eq=False)
@@ -145,3 +150,8 @@ class Linked:
     calls: dict[int, dict[int, LinkedNode]] = field(default_factory=dict)
     #: Column of each stored wire.
     columns: dict[Wire, int] = field(default_factory=dict)
+    #: A slot wire of each arena that can be known beforehand, in the order of their numbers.
+    placed: list[Wire] = field(default_factory=list)
+    #: The graph assembled for native code, with what reads its records; or why there is none.
+    #: Made when it is first asked for.
+    native: tuple[NativeProgram, Decoder] | str | None = None

@@ -17,6 +17,7 @@ from penstock.faults import too_many_rows
 from penstock.ir.graph import Compute, Home, Switch
 from penstock.plan.arrays import ArrayTable
 from penstock.plan.boxes import BoxTable
+from penstock.plan.call_inputs import Adopted, CallInputs, take_inputs
 from penstock.plan.faults import HostOperationError, PlanningError, RowFault
 from penstock.plan.forks import fire_join
 from penstock.plan.host_code import Tables, failing_step
@@ -25,6 +26,7 @@ from penstock.plan.launches import LaunchPlan
 from penstock.plan.limits import Limits
 from penstock.plan.linked import Arm, Group, Linked, LinkedContext, LinkedNode
 from penstock.plan.loops import RUNNING, resume_iterations
+from penstock.plan.outcome import Outcome, outcome_of
 from penstock.plan.places import Places, by_place
 from penstock.plan.primitives import FIRE
 from penstock.plan.random_keys import mix
@@ -69,6 +71,8 @@ class Machine:
         self.place = places.place
         self.spaces = places.spaces
         self.array_tables, self.box_tables = places.array_tables, places.box_tables
+        for wire in linked.placed:
+            self.place(wire)
         self.rows = [self._new_rows(context) for context in linked.contexts]
         self.slot_places = [
             [self.place(wire) for wire in context.slot_wires] for context in linked.contexts
@@ -113,6 +117,14 @@ class Machine:
         return Rows(
             tuple(context.host_dtypes), len(context.slot_wires), children, waits, first=first
         )
+
+    def take(self, inputs: CallInputs) -> Adopted:
+        """Give the inputs their slots."""
+        return take_inputs(self, inputs)
+
+    def outcome(self, adopted: Adopted) -> Outcome:
+        """What the plan leaves behind, once all is planned."""
+        return outcome_of(self, adopted)
 
     # ---- running ---------------------------------------------------------------------------------
 

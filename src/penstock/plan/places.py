@@ -5,12 +5,17 @@ A place follows from the type of a wire alone, and is made when it is first aske
 
 from __future__ import annotations
 
-from penstock.ir.graph import Wire
+from typing import TYPE_CHECKING
+
+from penstock.ir.graph import Home, Wire
 from penstock.ir.types import ArrayType, TensorType
 from penstock.plan.arrays import ArrayTable
 from penstock.plan.boxes import BoxTable
 from penstock.plan.schedule import Kind
 from penstock.plan.slots import SequenceTable, SlotSpace
+
+if TYPE_CHECKING:
+    from penstock.plan.linked import Linked
 
 #: Where the values of a slot wire are counted.
 Place = SlotSpace | SequenceTable | ArrayTable | BoxTable
@@ -57,6 +62,27 @@ class Places:
 
         key = (kind.dtype, len(kind.shape), kind.device)
         return self.box_tables.setdefault(key, BoxTable(space, self.spaces))
+
+
+def placed_wires(linked: Linked) -> list[Wire]:
+    """One slot wire for each kind of value whose arena is known before a run, in a fixed order:
+    arenas are then numbered alike, whatever is launched first.
+    """
+    contexts = linked.contexts
+    wires = [wire for context in contexts for wire in context.slot_wires]
+    wires += [item.slot for item in linked.graph.inputs if item.slot is not None]
+    for node in (node for context in contexts for node in context.nodes):
+        wires += [w for w in (*node.node.inputs, *node.node.outputs) if w.home is Home.SLOT]
+    chosen: dict[Kind, Wire] = {}
+    for wire in wires:
+        kind = wire.type.element if _is_sequence(wire) else wire.type
+        if isinstance(kind, TensorType) and not kind.is_dynamic:
+            chosen.setdefault(_kind(kind), wire)
+    return list(chosen.values())
+
+
+def _is_sequence(wire: Wire) -> bool:
+    return isinstance(wire.type, TensorType) and wire.type.is_sequence
 
 
 def _kind(kind: TensorType) -> Kind:

@@ -22,12 +22,13 @@ from penstock.ir.program import Captured, Constant, Program, TorchCall
 from penstock.ir.types import TensorType
 from penstock.passes.pipeline import program_to_graph
 from penstock.passes.rank import rank_nodes
-from penstock.plan.call_inputs import CallInputs, take_inputs
+from penstock.plan.call_inputs import CallInputs
 from penstock.plan.limits import DEPTH, Limits, current_limits
 from penstock.plan.link import link
 from penstock.plan.linked import LinkedNode
-from penstock.plan.machine import Machine, Steps
-from penstock.plan.outcome import Outcome, outcome_of
+from penstock.plan.machine import Steps
+from penstock.plan.outcome import Outcome
+from penstock.plan.planners import Planner, new_planner, note_planned
 from penstock.plan.schedule import (
     Array,
     Instruction,
@@ -147,7 +148,7 @@ class Run(Runner):
         self.keeps_schedule = keeps_schedule
         self.seed = seed or Seed()
         #: None where the plan of an earlier call is run again.
-        self.machine: Machine | None = None
+        self.machine: Planner | None = None
         #: Collects what is run, if it may serve later calls.
         self.keeping: Keeping | None = None
         #: The plan, where it is kept: of this call or of an earlier one.
@@ -190,9 +191,9 @@ class Run(Runner):
     def _plan_and_run(self, inputs: CallInputs, limits: Limits, columns: Columns) -> None:
         executable = self.executable
         seed = self.seed.number if executable.graph.has_random else 0
-        machine = Machine(executable.linked, limits, executable, self.count, seed, self.numbers)
+        machine = new_planner(executable.linked, limits, executable, self.count, seed, self.numbers)
         self.planner = self.machine = machine
-        adopted = take_inputs(machine, inputs)
+        adopted = machine.take(inputs)
         if not self.is_dry:
             install_inputs(self, columns, adopted)
         steps = machine.run()
@@ -201,14 +202,15 @@ class Run(Runner):
         while not is_over:
             window, is_over = self._plan(machine, steps, answer)
             answer = self._carry_out(window)
-        self.outcome = outcome_of(machine, adopted)
+        self.outcome = machine.outcome(adopted)
+        note_planned(machine)
         self.schedule.arenas = [extent.kind for extent in self.outcome.extents]
         self.schedule.firings = machine.firings
         if self.keeping is not None:
             self.kept, self.keeping = self.keeping.keep(self.outcome), None
 
     def _plan(
-        self, machine: Machine, steps: Steps, answer: list[Array] | None
+        self, machine: Planner, steps: Steps, answer: list[Array] | None
     ) -> tuple[list[Instruction], bool]:
         """The next window of instructions, and whether it is the last."""
         began = perf_counter()

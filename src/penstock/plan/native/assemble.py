@@ -1,0 +1,370 @@
+"""Assembles a linked graph: what an event sets off becomes one straight piece of code.
+
+There is a piece for each queued node and for each group that moves bring values to. Inside a piece
+everything that happens at once is written out, in the order in which the plain machine does it:
+stores, arrivals, inline nodes, merges, arguments. Only returns and exits go through a queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from penstock.ir.graph import Call, Compute, Enter, Primitive, Switch, Wire
+from penstock.ir.types import TensorType
+from penstock.plan.host_code import dtype_of
+from penstock.plan.linked import Arm, Group, Linked, LinkedNode
+from penstock.plan.native import opcodes as op
+from penstock.plan.native.host_steps import emit_host_step, literal_kind
+from penstock.plan.native.layout import Layout, launch_specification
+from penstock.plan.native.program import NativeProgram, NotNative
+
+#: Values of an event, as registers; None for a node that was queued.
+Fields = Sequence[int] | None
+
+#: Events inside each other; more are a recursion that never ends, or close to it.
+MOST_NESTED = 200
+
+
+def assemble(linked: Linked) -> NativeProgram:
+    """The program of a linked graph; `NotNative` where it holds what the kernel cannot do."""
+    return _Assembler(linked).assemble()
+
+
+class _Assembler:
+    """One assembly under way."""
+
+    def __init__(self, linked: Linked) -> None:
+        self.linked = linked
+        self.layout = Layout(linked)
+        self.code: list[list[int]] = []
+        self.lists: list[int] = []
+        #: The register of each constant.
+        self.constants: dict[int, int] = {}
+        #: The next register of the piece being written, and how many there are in all.
+        self.register = self.registers = op.ROWS_REGISTER + 1
+        self.groups: dict[int, int] = {}
+        self.waiting: dict[int, Group] = {}
+        self.nested = 0
+
+    def assemble(self) -> NativeProgram:
+        """All pieces."""
+        segments = [self._piece(lambda n=node: self._fire_queued(n)) for node in self.layout.queued]  # type: ignore[misc]
+        segments.append(self._piece(self._begin))
+        while self.waiting:
+            number, group = self.waiting.popitem()
+            fields = range(op.ROWS_REGISTER + 1, op.ROWS_REGISTER + 1 + len(group.wires))
+            self.groups[number] = self._piece(
+                lambda g=group, f=fields: self._deliver(g, op.ROWS_REGISTER, f),  # type: ignore[misc]
+                len(fields),
+            )
+        return self.layout.program(
+            self.code, self.lists, segments, self.groups, list(self.constants), self.registers
+        )
+
+    # ---- writing ---------------------------------------------------------------------------------
+
+    def _piece(self, write: Callable[[], None], fields: int = 0) -> int:
+        """Write a piece of code; where it begins. Its fields are in the first registers."""
+        start = len(self.code)
+        self.register = op.ROWS_REGISTER + 1 + fields
+        write()
+        self._do(op.END)
+        self.registers = max(self.registers, self.register)
+        return start * op.WIDTH
+
+    def _do(self, name: int, *operands: int, results: int = 0) -> int:
+        """One instruction; its first result."""
+        result = self.register
+        self.register += results
+        words = [name, result, *operands]
+        assert len(words) <= op.WIDTH
+        self.code.append([*words, *([0] * (op.WIDTH - len(words)))])
+        return result
+
+    def _list(self, values: Sequence[int]) -> int:
+        start = len(self.lists)
+        self.lists.extend(values)
+        return start
+
+    def _constant(self, value: int) -> int:
+        number = self.constants.setdefault(int(value), len(self.constants))
+        if number >= op.ROWS_REGISTER:
+            raise NotNative("a great many constants")
+        return number
+
+    @contextmanager
+    def _unless_empty(self, rows: int) -> Iterator[None]:
+        """What is written inside is left out for no rows."""
+        self.nested += 1
+        if self.nested > MOST_NESTED:
+            raise NotNative("calls without end")
+        self._do(op.SKIP_EMPTY, rows, 0)
+        skip = self.code[-1]
+        yield
+        skip[3] = len(self.code) * op.WIDTH
+        self.nested -= 1
+
+    def _column(self, rows: int, offset: int) -> int:
+        return self._do(op.COLUMN, rows, offset, results=1)
+
+    # ---- events ----------------------------------------------------------------------------------
+
+    def _deliver(self, group: Group, rows: int, fields: Sequence[int]) -> None:
+        """Values arrive, as in `Machine.deliver`."""
+        layout = self.layout
+        if group.joins:
+            raise NotNative("a for-each")
+        with self._unless_empty(rows):
+            for position, column in group.host_stores:
+                self._do(op.STORE, rows, layout.host(group.context, column), fields[position])
+            for position, column in group.slot_stores:
+                wire = self.linked.contexts[group.context].slot_wires[column]
+                offset, place = layout.slot(group.context, column), layout.counted(wire)
+                self._do(op.STORE_SLOT, rows, offset, fields[position], place)
+            if group.is_loose:
+                self._do(op.LOOSE, rows)
+            for node in group.counted:
+                self._count_down(node, rows)
+            for node in group.queued:
+                self._do(op.ENQUEUE, rows, layout.number[node])
+            for node in group.inline:
+                self._fire_inline(node, rows, fields)
+            self._pass_on(group, rows, fields)
+            self._pass_back(group, rows, fields)
+            for position, field in group.results:
+                wire = self.linked.contexts[0].context.outputs[position]
+                self._do(op.FINISH, rows, position, fields[field], layout.counted(wire))
+
+    def _count_down(self, node: LinkedNode, rows: int) -> None:
+        assert node.counter is not None
+        offset = self.layout.pending(node.context, node.counter)
+        self._do(op.COUNT_DOWN, rows, offset, self.layout.number[node], results=1)
+
+    def _pass_on(self, group: Group, rows: int, fields: Sequence[int]) -> None:
+        for target, taken in group.merges:
+            self._deliver(target, rows, [fields[field] for field in taken])
+        children = [*group.arguments, *((-1, *move) for move in group.next_values)]
+        for child, target, taken in children:
+            below = self._column(rows, self.layout.child(group.context, child))
+            self._deliver(target, below, [fields[field] for field in taken])
+
+    def _pass_back(self, group: Group, rows: int, fields: Sequence[int]) -> None:
+        if not group.exits and not group.returns:
+            return
+        above = self._column(rows, op.PARENT)
+        for target, taken in group.exits:
+            self._move(target, above, [fields[field] for field in taken])
+        if len(group.returns) == 1:
+            ((target, taken),) = group.returns.values()
+            self._move(target, above, [fields[field] for field in taken])
+            return
+        for site, (target, taken) in group.returns.items():
+            mine = self._do(op.AT_SITE, rows, site, results=1)
+            with self._unless_empty(mine):
+                chosen = [self._do(op.TAKE, mine, fields[f], results=1) for f in taken]
+                self._move(target, self._do(op.TAKE, mine, above, results=1), chosen)
+
+    def _move(self, group: Group, rows: int, fields: Sequence[int]) -> None:
+        if group.number not in self.groups:
+            self.waiting[group.number] = group
+        self._do(op.MOVE, rows, group.number, self._list(fields), len(fields))
+
+    # ---- nodes -----------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """What is set off by the rows of all instances."""
+        self._set_off(0, op.ROWS_REGISTER)
+
+    def _fire_queued(self, node: LinkedNode) -> None:
+        rows = op.ROWS_REGISTER
+        if node.kind == "start":
+            self._activate(node.context, self.linked.contexts[node.context].arms[0], rows)
+        elif node.kind == "block":
+            self._launch(node, rows)
+        elif node.kind == "enter":
+            self._enter(node, rows)
+        elif node.kind == "upload":
+            values = self._fetch(node, 0, rows, None)
+            arena, _ = self.layout.place(node.node.outputs[0])
+            slots = self._do(op.UPLOAD, rows, values, arena, results=1)
+            self._emit(node, rows, [slots])
+        else:
+            self._fire(node, rows, None)
+
+    def _fire_inline(self, node: LinkedNode, rows: int, fields: Fields) -> None:
+        self._do(op.FIRED, rows)
+        self._fire(node, rows, fields)
+
+    def _fire(self, node: LinkedNode, rows: int, fields: Fields) -> None:
+        operation = node.node.operation
+        if isinstance(operation, Compute):
+            self._emit(node, rows, self._compute(node, operation, rows, fields))
+        elif node.kind == "pass":
+            self._emit(node, rows, self._fetch_all(node, rows, fields))
+        elif isinstance(operation, Switch):
+            self._switch(node, operation, rows, fields)
+        else:
+            assert isinstance(operation, Primitive)
+            self._emit(node, rows, [self._primitive(node, operation, rows, fields)])
+
+    def _emit(self, node: LinkedNode, rows: int, values: Sequence[int]) -> None:
+        if node.output is not None:
+            self._deliver(node.output, rows, values)
+
+    def _fetch_all(self, node: LinkedNode, rows: int, fields: Fields) -> list[int]:
+        return [self._fetch(node, k, rows, fields) for k in range(len(node.access))]
+
+    def _fetch(self, node: LinkedNode, position: int, rows: int, fields: Fields) -> int:
+        access = node.access[position]
+        if fields is not None and access.field is not None:
+            return fields[access.field]
+        if access.input is not None:
+            if access.is_host and dtype_of(node.node.inputs[position]) not in ("int64", "bool"):
+                raise NotNative("floats on the host")
+            number = 2 * access.input + access.is_host
+            return self._do(op.INPUT, rows, number, results=1)
+        for _ in access.above:
+            rows = self._column(rows, op.PARENT)
+        return self._column(rows, self.layout.column(node, access))
+
+    def _compute(
+        self, node: LinkedNode, operation: Compute, rows: int, fields: Fields
+    ) -> list[int]:
+        values = dict(zip(node.node.inputs, self._fetch_all(node, rows, fields), strict=True))
+        for step in operation.steps:
+            values[step.output] = self._step(step.name, step.operands, rows, values, step.output)
+        # a result that no row decides is still one for each row
+        return [
+            self._host(rows, op.COPY, values[wire])
+            if values[wire] < op.ROWS_REGISTER
+            else values[wire]
+            for wire in node.node.outputs
+        ]
+
+    def _step(
+        self,
+        name: str,
+        operands: Sequence[Wire | int | float | bool],
+        rows: int,
+        values: dict[Wire, int],
+        output: Wire,
+    ) -> int:
+        if dtype_of(output) not in ("int64", "bool"):
+            raise NotNative("floats on the host")
+        if name == "constant":
+            literal_kind(operands[0])
+            return self._constant(operands[0])  # type: ignore[arg-type]
+        if name in ("read_table", "table_length"):
+            taken = [values[item] if isinstance(item, Wire) else item for item in operands]
+            number = op.READ_TABLE if name == "read_table" else op.TABLE_LENGTH
+            if name == "read_table" and not isinstance(operands[1], Wire):
+                taken[1] = self._constant(operands[1])  # type: ignore[arg-type]
+            return self._do(number, rows, *taken, results=1)  # type: ignore[arg-type]
+        typed = [
+            (values[item], dtype_of(item), False)
+            if isinstance(item, Wire)
+            else (self._constant(item), literal_kind(item), True)  # type: ignore[arg-type]
+            for item in operands
+        ]
+        return emit_host_step(
+            name, typed, self.linked.default_dtype, lambda *words: self._host(rows, *words)
+        )
+
+    def _host(self, rows: int, number: int, *operands: int) -> int:
+        return self._do(op.HOST, rows, number, *operands, results=1)
+
+    def _primitive(self, node: LinkedNode, operation: Primitive, rows: int, fields: Fields) -> int:
+        kind = node.node.inputs[0].type
+        if not isinstance(kind, TensorType) or not kind.is_sequence:
+            raise NotNative(f"{operation.name} of what is no sequence")
+        values = self._fetch_all(node, rows, fields)
+        if operation.name == "Element":
+            return self._do(op.ELEMENT, rows, *values, results=1)
+        if operation.name == "Size" and operation.dimension == 0:
+            return self._do(op.LENGTH, rows, *values, results=1)
+        raise NotNative(operation.name)
+
+    # ---- control ---------------------------------------------------------------------------------
+
+    def _switch(self, node: LinkedNode, operation: Switch, rows: int, fields: Fields) -> None:
+        index = self._fetch(node, 0, rows, fields)
+        if dtype_of(node.node.inputs[0]) not in ("int64", "bool"):
+            raise NotNative("floats on the host")
+        linked = self.linked.contexts[node.context]
+        most = linked.context.maximum_iterations
+        if node.is_loop_switch and most is not None:
+            count = self._column(rows, op.COUNT)
+            is_below = self._host(rows, op.LESS, count, self._constant(most))
+            index = self._host(rows, op.AND, self._host(rows, op.IS_TRUE, index), is_below)
+        arms = len(operation.arms)
+        first = self._do(op.SPLIT, rows, index, arms, int(operation.is_cond), results=arms)
+        for number, arm in enumerate(operation.arms):
+            if node.is_loop_switch and number == 1:
+                self._go_on(node.context, first + number)
+            else:
+                self._activate(node.context, linked.arms[arm], first + number)
+
+    def _activate(self, context: int, arm: Arm, rows: int) -> None:
+        """Rows enter an arm, as in `Machine.activate`."""
+        with self._unless_empty(rows):
+            if arm is not self.linked.contexts[context].arms[0]:
+                self._do(op.WAIT, rows, arm.todo)
+                for node in arm.calls:
+                    self._call(node, rows)
+            for node in arm.counted:
+                self._count_down(node, rows)
+            for node in arm.queued:
+                self._do(op.ENQUEUE, rows, self.layout.number[node])
+            for node in arm.inline:
+                self._fire_inline(node, rows, None)
+
+    def _call(self, node: LinkedNode, rows: int) -> None:
+        operation = node.node.operation
+        assert isinstance(operation, Call)
+        self._do(op.WAIT, rows, 1)
+        child = self.layout.child(node.context, node.child)
+        self._create(operation.callee, rows, operation.site, child, op.CALLED)
+
+    def _create(self, context: int, rows: int, site: int, child: int, how: int) -> int:
+        new = self._do(op.CREATE, rows, context, site, child, how, results=1)
+        self._set_off(context, new)
+        return new
+
+    def _set_off(self, context: int, new: int) -> None:
+        """New rows of a context will start, and what they call in any case is there."""
+        linked = self.linked.contexts[context]
+        with self._unless_empty(new):
+            if linked.start is not None:
+                self._do(op.ENQUEUE, new, self.layout.number[linked.start])
+            for node in linked.arms[0].calls:
+                self._call(node, new)
+
+    def _enter(self, node: LinkedNode, rows: int) -> None:
+        operation = node.node.operation
+        assert isinstance(operation, Enter)
+        linked = self.linked.contexts[operation.loop]
+        initial = [self._fetch(node, k, rows, None) for k in range(operation.carried)]
+        self._do(op.WAIT, rows, 1)
+        new = self._create(operation.loop, rows, 0, -1, op.ENTERED)
+        value_of = dict(zip(linked.context.inputs, initial, strict=True))
+        for group in linked.inputs:
+            self._deliver(group, new, [value_of[wire] for wire in group.wires])
+
+    def _go_on(self, context: int, rows: int) -> None:
+        """The bodies of iterations start, with a successor for each."""
+        with self._unless_empty(rows):
+            self._create(context, rows, 0, self.layout.child(context, -1), op.NEXT)
+            self._activate(context, self.linked.contexts[context].arms[2], rows)
+
+    def _launch(self, node: LinkedNode, rows: int) -> None:
+        operands = [
+            self._fetch(node, position, rows, None)
+            for position, wire in enumerate(node.node.inputs)
+            if wire.is_of_row or wire.input is not None
+        ]
+        specification = self._list(launch_specification(self.layout, node))
+        results = len(node.node.outputs)
+        listed = self._list(operands)
+        first = self._do(op.LAUNCH, rows, specification, listed, results=results)
+        self._emit(node, rows, range(first, first + results))

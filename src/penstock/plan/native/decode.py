@@ -1,0 +1,129 @@
+"""What comes out of the kernel, as instructions: records of integers become launches and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.ir.graph import Home, Node
+from penstock.plan.host_code import dtype_of
+from penstock.plan.native import opcodes as op
+from penstock.plan.native.program import NativeProgram
+from penstock.plan.schedule import (
+    Array,
+    Chunk,
+    Hosted,
+    Instruction,
+    Integers,
+    Launch,
+    Operand,
+    Picks,
+    Shared,
+    Span,
+    Store,
+)
+
+
+class Records(NamedTuple):
+    """Records of one window: their shapes, the integers that they list, and where arenas grew."""
+
+    #: The number of the first record.
+    first: int
+    heads: Integers
+    data: Integers
+    #: For each chunk the record that it comes before, its arena, its first slot and its size.
+    chunks: Integers
+
+
+class _Form(NamedTuple):
+    """What is the same for all launches of a block."""
+
+    #: For each operand the uniform value that it is, its arena, or the dtype of its host values.
+    operands: tuple[Shared | int | str, ...]
+    targets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decoder:
+    """Makes instructions of records."""
+
+    arenas: tuple[str, ...]
+    forms: tuple[_Form, ...]
+
+    @staticmethod
+    def of(program: NativeProgram) -> Decoder:
+        """The decoder of a program's records."""
+        dtypes = tuple(kind.dtype for kind in program.arenas)
+        return Decoder(dtypes, tuple(_form(node, program) for node in program.blocks))
+
+    def decode(self, records: Records) -> Iterator[tuple[Instruction, Integers | None]]:
+        """Each instruction; with a launch the instances of its rows."""
+        heads: list[int] = records.heads.tolist()
+        chunks = sorted(map(tuple, records.chunks.reshape(-1, 4).tolist()), key=lambda c: c[:2])
+        grown, number, at = 0, records.first, 0
+        while at < len(heads):
+            while grown < len(chunks) and chunks[grown][0] <= number:
+                yield Chunk(*chunks[grown][1:]), None
+                grown += 1
+            if heads[at] == op.LAUNCH_RECORD:
+                form = self.forms[heads[at + 1]]
+                yield self._launch(form, heads, at, records.data)
+                at += 4 + 3 * (
+                    len(form.targets) + sum(type(o) is not Shared for o in form.operands)
+                )
+            else:
+                yield self._store(heads, at, records.data), None
+                at += 10
+            number += 1
+
+    def _launch(
+        self, form: _Form, heads: list[int], at: int, data: Integers
+    ) -> tuple[Launch, Integers]:
+        _, block, rows, first = heads[at : at + 4]
+        at += 4
+        operands: list[Operand] = []
+        for operand in form.operands:
+            if type(operand) is Shared:
+                operands.append(operand)
+                continue
+            if type(operand) is int:
+                operands.append(_slots(operand, heads, at, data))
+            else:
+                operands.append(Hosted(_values(operand, heads, at, data)))  # type: ignore[arg-type]
+            at += 3
+        targets = []
+        for arena in form.targets:
+            targets.append(_slots(arena, heads, at, data))
+            at += 3
+        return Launch(block, rows, tuple(operands), tuple(targets)), data[first : first + rows]
+
+    def _store(self, heads: list[int], at: int, data: Integers) -> Store:
+        arena = heads[at + 1]
+        values = _values(self.arenas[arena], heads, at + 4, data)
+        return Store(values, _slots(arena, heads, at + 7, data))
+
+
+def _form(node: Node, program: NativeProgram) -> _Form:
+    operands: list[Shared | int | str] = []
+    for wire in node.inputs:
+        if wire.home is Home.UNIFORM:
+            operands.append(Shared(wire.number))
+        elif wire.home is Home.HOST:
+            operands.append(dtype_of(wire))
+        else:
+            operands.append(program.arena_of(wire))
+    return _Form(tuple(operands), tuple(program.arena_of(wire) for wire in node.outputs))
+
+
+def _slots(arena: int, heads: list[int], at: int, data: Integers) -> Span | Picks:
+    how, start, count = heads[at : at + 3]
+    if how == op.SPAN_VALUES:
+        return Span(arena, start, count)
+    return Picks(arena, data[start : start + count])
+
+
+def _values(dtype: str, heads: list[int], at: int, data: Integers) -> Array:
+    _, start, count = heads[at : at + 3]
+    values = data[start : start + count]
+    return values if dtype == "int64" else values.astype(dtype)

@@ -1,0 +1,119 @@
+"""Who plans a call: the plain machine, or the native one where it can and has proved worth loading.
+
+Both make the same schedule, byte for byte, so that it does not matter who plans. Native code takes
+a moment to load, and long to compile for the first time on a machine: it is asked for when a
+process has planned so much that the moment is well spent.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from penstock.plan.limits import Limits
+from penstock.plan.linked import Linked
+from penstock.plan.machine import Machine, ShapeOracle
+from penstock.plan.native.assemble import assemble
+from penstock.plan.native.decode import Decoder
+from penstock.plan.native.program import NotNative
+
+if TYPE_CHECKING:
+    from penstock.plan.native.machine import NativeMachine
+
+Planner: TypeAlias = "Machine | NativeMachine"
+
+#: Firings of the plain machine, in all, after which native code is loaded: about half a second.
+WORTH_LOADING = 10_000
+
+_log = logging.getLogger("penstock")
+
+
+class _Choice:
+    """What this process has planned so far, and what it plans with."""
+
+    def __init__(self) -> None:
+        self.mode = "auto"
+        self.firings = 0
+        self.lock = threading.Lock()
+        #: The class of native machines, once it is loaded; False where it cannot be.
+        self.loaded: Any = None
+
+    def native(self) -> Any:
+        """The class of native machines, or None where plain ones plan."""
+        if self.mode == "never" or self.loaded is False:
+            return None
+        if self.loaded is None and (self.mode == "always" or self.firings >= WORTH_LOADING):
+            with self.lock:
+                self._load()
+        return self.loaded or None
+
+    def _load(self) -> None:
+        if self.loaded is not None:
+            return
+        if find_spec("numba") is None:
+            _log.info("numba is not installed: calls are planned without native code")
+            self.loaded = False
+            return
+        text = "compiling the planner; its code is kept on disk for the next time"
+        notice = threading.Timer(1.0, _log.warning, (text,))
+        notice.start()
+        try:
+            from penstock.plan.native.machine import NativeMachine
+
+            self.loaded = NativeMachine
+        finally:
+            notice.cancel()
+
+
+_choice = _Choice()
+
+
+def new_planner(
+    linked: Linked,
+    limits: Limits,
+    shapes: ShapeOracle,
+    count: int,
+    seed: int,
+    numbers: Sequence[int] | None,
+) -> Planner:
+    """A machine for one call."""
+    native = _choice.native()
+    if native is not None:
+        assembled = _assembled(linked)
+        if assembled is not None:
+            return native(linked, *assembled, limits, shapes, count, numbers)  # type: ignore[no-any-return]
+    return Machine(linked, limits, shapes, count, seed, numbers)
+
+
+def note_planned(planner: Planner) -> None:
+    """A call has been planned."""
+    if isinstance(planner, Machine) and _assembled(planner.linked) is not None:
+        _choice.firings += planner.firings
+
+
+def _assembled(linked: Linked) -> tuple[Any, Decoder] | None:
+    """The native program of a graph, if there can be one; made when it is first asked for."""
+    if linked.native is None:
+        try:
+            program = assemble(linked)
+            linked.native = program, Decoder.of(program)
+        except NotNative as error:
+            linked.native = str(error)
+    return None if isinstance(linked.native, str) else linked.native
+
+
+@contextmanager
+def planning(mode: str) -> Iterator[None]:
+    """Calls inside are planned with native code where that can be ("always"), without ("never"), or
+    as it pays ("auto").
+    """
+    assert mode in ("auto", "always", "never")
+    before, _choice.mode = _choice.mode, mode
+    try:
+        yield
+    finally:
+        _choice.mode = before

@@ -1,0 +1,204 @@
+"""The native machine: same schedules as the plain one, and the plain one where it cannot go on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import penstock as ps
+from penstock.data import random_binary_trees
+from penstock.errors import RecursionLimitError
+from penstock.plan.limits import limits
+from penstock.plan.machine import Machine
+from penstock.plan.native import machine as native_machine
+from penstock.plan.native.assemble import assemble
+from penstock.plan.native.program import NotNative
+from penstock.plan.planners import planning
+from penstock.run.engine import Run
+
+pytest.importorskip("numba")
+
+
+def tree_sum():
+    @ps.function
+    def total(tree, i):
+        return ps.cond(
+            tree.is_leaf(i),
+            lambda: tree.token[i].to(torch.float32).reshape(1) * 2,
+            lambda: total(tree, tree.left(i)) + total(tree, tree.right(i)),
+        )
+
+    @ps.function
+    def root(tree):
+        return total(tree, tree.root)
+
+    return root
+
+
+@ps.function
+def powers(x, n):
+    """x * 2 ** n * (0 + 1 + ... + n - 1), by a loop whose counter meets data."""
+    i, total = torch.tensor(0), x * 0
+    while i < n:
+        x = x * 2
+        total = total + x * i
+        i = i + 1
+    return total
+
+
+@ps.function
+def word_sums(words, n):
+    """Vectors of whole sentences at once, added up one by one."""
+    vectors = torch.tanh(words) * 3
+    i, total = torch.tensor(0), torch.zeros(2)
+    while i < n:
+        total = total + vectors[i]
+        i = i + 1
+    return total, vectors
+
+
+@pytest.fixture
+def machines(monkeypatch):
+    """The machines of all calls, in order."""
+    made = []
+    carry_out = Run.carry_out
+
+    def watched(run, columns):
+        try:
+            carry_out(run, columns)
+        finally:
+            made.append(run.machine)
+
+    monkeypatch.setattr(Run, "carry_out", watched)
+    return made
+
+
+def columns_of(name):
+    torch.manual_seed(0)
+    if name == "trees":
+        return tree_sum(), [random_binary_trees(40, seed=1)]
+    if name == "loop":
+        return powers, [torch.randn(30), torch.randint(0, 40, (30,))]
+    lengths = [3, 1, 5, 2]
+    return word_sums, [[torch.randn(n, 2) for n in lengths], lengths]
+
+
+PROGRAMS = ["trees", "loop", "flat blocks"]
+
+
+@pytest.mark.parametrize("bounds", [{}, {"live_rows": 60}, {"loop_rows": 20, "admitted_rows": 7}])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_schedules_are_equal_under_every_bound(machines, name, bounds):
+    function, columns = columns_of(name)
+    with limits(**bounds):
+        with planning("never"):
+            plain = function.schedule(*columns)
+        with planning("always"):
+            native = function.schedule(*columns)
+    assert native.digest() == plain.digest()
+    assert native.firings == plain.firings
+    assert isinstance(machines[0], Machine)
+    assert isinstance(machines[1], native_machine.NativeMachine)
+    assert machines[1].plain is None
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_window_at_a_time_makes_the_same_schedule(monkeypatch, name):
+    function, columns = columns_of(name)
+    with planning("always"):
+        whole = function.schedule(*columns).digest()
+        monkeypatch.setattr(native_machine, "WINDOW", 2)
+        assert function.schedule(*columns).digest() == whole
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_results_do_not_depend_on_who_plans(name):
+    found = []
+    for mode in ("never", "always"):
+        function, columns = columns_of(name)
+        with planning(mode):
+            found.append(function.map(*columns))
+    flat = [
+        torch.cat([leaf.reshape(-1) for leaf in torch.utils._pytree.tree_leaves(outputs)])
+        for outputs in found
+    ]
+    torch.testing.assert_close(flat[0], flat[1], rtol=0, atol=0)
+
+
+def test_slots_are_reused_alike():
+    @ps.function
+    def decay(x, n):
+        i = torch.tensor(0)
+        while i < n:
+            x = torch.tanh(x)
+            i = i + 1
+        return x
+
+    columns = torch.randn(300, 2), torch.arange(300) % 37
+    digests = []
+    for mode in ("never", "always"):
+        with planning(mode), torch.no_grad():
+            schedule = decay.schedule(*columns)
+        digests.append(schedule.digest())
+        slots = max(
+            t.start + t.count if hasattr(t, "start") else t.slots.max() + 1
+            for launch in schedule.launches
+            for t in launch.targets
+        )
+        assert slots < 300 * 18  # all values ever made would need as many
+    assert digests[0] == digests[1]
+
+
+def test_a_fault_is_the_plain_machines_fault(machines):
+    @ps.function
+    def pick(table, i):
+        return ps.cond(table[i] > 0, lambda: torch.ones(1), lambda: torch.zeros(1))
+
+    texts = []
+    for mode in ("never", "always"):
+        with planning(mode), pytest.raises(IndexError) as caught:
+            pick.map([torch.tensor([1, 2]), torch.tensor([3])], [1, 1])
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
+    assert machines[1].plain is not None
+
+
+def test_runaway_recursion_is_found_by_the_plain_machine():
+    @ps.function(max_depth=50)
+    def down(n):
+        return ps.cond(n > 10_000, lambda: torch.zeros(1), lambda: down(n + 1) + 1)
+
+    with planning("always"), pytest.raises(RecursionLimitError):
+        down.map([1, 2])
+
+
+def test_the_plain_machine_goes_on_where_the_native_one_stopped(monkeypatch, machines):
+    def walk(x, steps):
+        i = torch.tensor(0)
+        while i < len(steps):
+            x = x * 2
+            i = i + 1 + 0 * (100 // steps[i])
+        return x
+
+    monkeypatch.setattr(native_machine, "WINDOW", 1)
+    columns = torch.ones(2, 1), [torch.tensor([100] * 9), torch.tensor([100] * 8 + [-1])]
+    texts = []
+    for mode in ("never", "always"):
+        with planning(mode), limits(loop_rows=2, admitted_rows=2):
+            outputs = ps.function(walk).map(*columns)
+        texts.append([output.tolist() for output in outputs])
+    assert texts[0] == texts[1]
+    assert machines[1].plain is not None
+
+
+def test_what_cannot_be_assembled_says_why():
+    @ps.function
+    def halve(x):
+        while x.sum() > 1:
+            x = x / 2
+        return x
+
+    halve(torch.ones(2))
+    executable = halve._executable(halve._entry((torch.ones(2),), {}))
+    with pytest.raises(NotNative, match="kind read"):
+        assemble(executable.linked)
