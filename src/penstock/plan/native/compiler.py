@@ -1,8 +1,8 @@
 """The compiler of the kernel: Numba, where it is installed; compiled code is kept on disk.
 
 The functions that are called from outside are compiled when their module is imported; the types of
-their parameters follow from the names. A call counts references to all arrays that it is given: the kernel calls functions for
-batches of rows, never for single rows.
+their parameters follow from the names. A call counts references to all arrays that it is given: the
+kernel calls functions for batches of rows, never for single rows.
 """
 
 from __future__ import annotations
@@ -19,28 +19,30 @@ TABLES = {"arenas", "contexts", "instance_values", "nodes", "results", "sequence
 LISTS = {
     "chunks", "code", "constants", "control", "counts", "data", "expanding", "frames", "free_rows",
     "groups", "heads", "heap", "in_data", "limits", "lists", "live", "queue", "queue_head",
-    "queue_tail", "queue_width", "scalars", "table_base", "table_length", "table_values", "unused", "waits",
+    "queue_tail", "queue_width", "scalars", "table_base", "table_length", "table_values",
+    "unused", "waits",
 }  # fmt: skip
 
 Compiled = TypeVar("Compiled", bound=Callable[..., Any])
 
 if "PENSTOCK_CACHE" in os.environ:
-    numba.config.CACHE_DIR = os.path.join(os.environ["PENSTOCK_CACHE"], "planner")
+    _config: Any = numba.config
+    _config.CACHE_DIR = os.path.join(os.environ["PENSTOCK_CACHE"], "planner")
 
 
 def compiled(function: Compiled) -> Compiled:
     """A part of the kernel, compiled with what calls it; its code is the same as that of plain
     Python on numpy arrays.
     """
-    made: Compiled = numba.njit(nogil=True, error_model="numpy")(function)
-    return made
+    made: Any = numba.njit(nogil=True, error_model="numpy")(function)
+    return made  # type: ignore[no-any-return]
 
 
 def compiled_at_once(function: Compiled) -> Compiled:
     """A function that is called from outside: it is compiled, or found on disk, at import."""
     types = tuple(map(_type_of, inspect.signature(function).parameters))
-    made: Compiled = numba.njit(types, cache=True, nogil=True, error_model="numpy")(function)
-    return made
+    made: Any = numba.njit(types, cache=True, nogil=True, error_model="numpy")(function)
+    return made  # type: ignore[no-any-return]
 
 
 def _type_of(parameter: str) -> Any:

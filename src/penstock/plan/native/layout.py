@@ -116,7 +116,9 @@ class Layout:
             arenas=tuple(self.kinds),
             start=len(self.queued),
             blocks=tuple(linked.blocks),
-            inputs=tuple(item.slot and self.place(item.slot) for item in linked.graph.inputs),
+            inputs=tuple(
+                None if item.slot is None else self.place(item.slot) for item in linked.graph.inputs
+            ),
             outputs=tuple((w, self.place(w)[0] if w.home is Home.SLOT else -1) for w in outputs),
         )
 

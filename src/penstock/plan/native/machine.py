@@ -62,7 +62,8 @@ class NativeMachine:
         self.has_drawn = False
         #: The machine that has taken over.
         self.plain: Machine | None = None
-        self._launched: deque[Integers] = deque()
+        #: The instances of the rows of each launch that is planned and not yet run.
+        self.launched: deque[Integers] = deque()
         self._spaces = [Space(kind, 0, 0) for kind in program.arenas]
         self._firings = 0
 
@@ -70,11 +71,6 @@ class NativeMachine:
     def firings(self) -> int:
         """How many nodes have fired."""
         return self._firings if self.plain is None else self.plain.firings
-
-    @property
-    def launched(self) -> deque[Integers]:
-        """The instances of the rows of each launch that is planned and not yet run."""
-        return self._launched if self.plain is None else self.plain.launched
 
     @property
     def spaces(self) -> Sequence[Space]:
@@ -141,7 +137,7 @@ class NativeMachine:
                 return
             for item, instances in self.decoder.decode(records):
                 if instances is not None:
-                    self._launched.append(instances)
+                    self.launched.append(instances)
                 yielded += 1
                 yield item
         if state.scalars[op.LIVE_ROWS]:
@@ -158,6 +154,8 @@ class NativeMachine:
         for _ in range(count):
             if isinstance(next(steps), Launch):
                 plain.launched.popleft()
+        self.launched.extend(plain.launched)
+        plain.launched = self.launched
         self.plain = plain
         yield from steps
 
