@@ -78,6 +78,32 @@ class Spread:
         self.name = name
 
 
+class Collected:
+    """A column taken apart already; stands for an argument."""
+
+    def __init__(self, leaves: list[Any], example: Any) -> None:
+        #: One `InputColumn` or static value per leaf.
+        self.leaves = leaves
+        #: A value of this structure; what its leaves are does not matter.
+        self.example = example
+
+    @staticmethod
+    def of(values: Sequence[Any] | torch.Tensor, name: str) -> Collected:
+        """A column of a parameter with this name."""
+        leaves, first = _spread_columns(Spread(values, name), name)
+        _, structure = flatten(first)
+        return Collected(leaves, unflatten(structure, range(structure.num_leaves)))
+
+    def values(self, count: int) -> list[Any]:
+        """The values as the user gave them, one per instance."""
+        _, structure = flatten(self.example)
+        rows = [
+            [leaf.values[n] if isinstance(leaf, InputColumn) else leaf for leaf in self.leaves]
+            for n in range(count)
+        ]
+        return [unflatten(structure, row) for row in rows]
+
+
 def one_instance(args: Any, kwargs: Any, names: Sequence[str]) -> Batch:
     """The arguments of a plain call, already bound."""
     return _batch(args, kwargs, names, 1, lambda leaf, path: ([_single_leaf(leaf, path)], leaf))
@@ -103,6 +129,8 @@ def _batch(
     for entry, path in zip(entries, argument_paths(args, kwargs, names), strict=True):
         if isinstance(entry, Spread):
             columns, example = _spread_columns(entry, path)
+        elif isinstance(entry, Collected):
+            columns, example = entry.leaves, entry.example
         elif isinstance(entry, Shared):
             inner, _ = flatten(entry.value)
             paths = leaf_paths(entry.value, path)

@@ -16,7 +16,15 @@ from typing import Any, overload
 import torch
 from torch import nn
 
-from penstock.api.columns import Batch, Spread, as_tensor, many_instances, one_instance
+from penstock.api.collate import CollatedBatch, as_columns, rows_of
+from penstock.api.columns import (
+    Batch,
+    Collected,
+    Spread,
+    as_tensor,
+    many_instances,
+    one_instance,
+)
 from penstock.api.eager_code import GRANULARITIES, check_choice, map_eager
 from penstock.api.guards import Guards
 from penstock.api.instances import (
@@ -47,6 +55,7 @@ from penstock.capture.static import Static, is_static
 from penstock.errors import PenstockError
 from penstock.ir.program import Program
 from penstock.run.seeds import Seed
+from penstock.run.shipped import ShippedPlan, shipped_plans
 
 #: Where an object keeps the programs of its decorated methods.
 _TRACES = "_penstock_traces"
@@ -99,7 +108,8 @@ class Function:
 
         Arguments:
             columns: one per parameter; a list or tuple of values, one for each instance, or a
-                tensor with the instances along its first dimension, or `ps.shared(x)`.
+                tensor with the instances along its first dimension, or `ps.shared(x)`. Or one
+                batch that `collate` has made.
             out: "list" for one output per instance; "stack" for the output structure once, each
                 leaf stacked; "pad" for the same with each leaf as `Padded(values, lengths)`.
             shared: arguments by name that are the same for all instances.
@@ -108,11 +118,18 @@ class Function:
         """
         check_form(out)
         if state.eager:
-            return self._map_eagerly(columns, out, shared)
+            return self._map_eagerly(as_columns(columns), out, shared)
+        if len(columns) == 1 and isinstance(columns[0], CollatedBatch):
+            collated = columns[0]
+            with shipped_plans(collated.plans):
+                bound = self._bind_columns(collated.columns(), shared, len(collated))
+                return self._map_bound(bound, out)
         count = common_count(columns)
         if count == 0:
             return []
-        batch = self._bind_columns(columns, shared, count)
+        return self._map_bound(self._bind_columns(columns, shared, count), out)
+
+    def _map_bound(self, batch: Batch, out: str) -> Any:
         joined = self._run_joined(batch) if out == "stack" else None
         if joined is not None:
             return joined
@@ -121,6 +138,57 @@ class Function:
             return [entry.traced.rebuild(tensors) for entry, tensors in results]
         leaves = list(zip(*(tensors for _, tensors in results), strict=True))
         return in_form(out, results[0][0].traced.rebuild, leaves)
+
+    def collate(self, examples: Sequence[Any], **shared: Any) -> CollatedBatch:
+        """Bind and plan a batch, to be run by `map`: a `collate_fn` for DataLoaders.
+
+        `f.map(f.collate(examples))` equals::
+
+            [f(*example) for example in examples]
+
+        In a worker process of a DataLoader it takes binding and planning off the training process.
+        Programs whose control depends on computed values or random numbers are bound only.
+
+        Arguments:
+            examples: for each instance its argument, or a tuple of its arguments.
+            shared: arguments by name that are the same for all instances, as `map` will get them;
+                they do not travel with the batch.
+
+        >>> double = ps.function(lambda x: x * 2)
+        >>> double.map(double.collate([torch.tensor(1.0), torch.tensor(2.0)]), out="stack")
+        tensor([2., 4.])
+
+        Gradients flow as from `map` with the same columns.
+        """
+        rows = rows_of(examples, self._name)
+        names = [*self._names, *(f"column {n}" for n in range(len(self._names), len(rows[0])))]
+        columns = [
+            Collected.of(list(column), names[number])
+            for number, column in enumerate(zip(*rows, strict=True))
+        ]
+        if state.eager:
+            return CollatedBatch(columns, len(rows), (), "eager code is not planned")
+        batch = self._bind_columns(columns, shared, len(rows))
+        return CollatedBatch(columns, len(rows), *self._plan_ahead(batch))
+
+    def _plan_ahead(self, batch: Batch) -> tuple[list[ShippedPlan], str]:
+        """The plans of a map, and why there are none for some instances."""
+        plans, note = [], ""
+        try:
+            guards = self._guards()
+            for _, part in split_instances(batch, _fixed_sizes):
+                entry = self._find(part, guards)
+                values = [column.values for column in part.inputs]
+                captures = _captures(entry, part)
+                executable = self._executable(entry)
+                made = executable.plan_ahead(values, captures, part.count, part.numbers)
+                if made is None:
+                    note = "planned when it is run: not decided by inputs alone, or very long"
+                else:
+                    plans.append(made)
+        except Exception as error:  # the map will raise it again, where the user can see it
+            note = f"planned when it is run: {type(error).__name__} while planning"
+        return plans, note
 
     def program(self, *args: Any, **kwargs: Any) -> Program:
         """The program that a call with these arguments runs; `print` shows it."""
@@ -168,7 +236,7 @@ class Function:
         names = self._names
         spread = [
             column
-            if isinstance(column, Shared | Static)
+            if isinstance(column, Shared | Static | Collected)
             else Spread(column, names[number] if number < len(names) else f"column {number}")
             for number, column in enumerate(columns)
         ]
@@ -177,6 +245,7 @@ class Function:
 
     def map_returning_errors(self, columns: Sequence[Any], shared: dict[str, Any]) -> list[Any]:
         """`map`, with the exception of an instance that fails in its place."""
+        columns = as_columns(columns)
         count = common_count(columns)
         if state.eager or not count:
             results: list[Any] = self._map_eagerly(columns, "list", shared, returns_errors=True)

@@ -89,7 +89,7 @@ def new_planner(
     return Machine(linked, limits, shapes, count, seed, numbers)
 
 
-def note_planned(planner: Planner) -> None:
+def note_planned(planner: object) -> None:
     """A call has been planned."""
     if isinstance(planner, Machine) and _assembled(planner.linked) is not None:
         _choice.firings += planner.firings

@@ -38,14 +38,12 @@ from penstock.plan.schedule import (
 from penstock.run.blocks import RunnableBlock
 from penstock.run.faults import Numbers, note_uniform, user_errors
 from penstock.run.inputs import install_inputs, read_inputs
-from penstock.run.kept_plans import Keeping, KeptPlan, can_keep_plans, new_plans
+from penstock.run.kept_plans import WINDOW, Keeping, KeptPlan, can_keep_plans, new_plans
 from penstock.run.outputs import OutputColumn, collect_outputs
 from penstock.run.recording import CallRecorder, recorded_call
 from penstock.run.runner import Runner
 from penstock.run.seeds import Seed
-
-#: Instructions planned ahead of the runner, at most.
-WINDOW = 512
+from penstock.run.shipped import ShippedPlan, ShippedPlanner, find_shipped, plan_ahead
 
 Columns = Sequence[Sequence[torch.Tensor] | torch.Tensor]
 
@@ -110,6 +108,18 @@ class Executable:
             run.carry_out(columns)
             return run.schedule
 
+    def plan_ahead(
+        self,
+        columns: Columns,
+        captures: Sequence[torch.Tensor],
+        count: int,
+        numbers: Numbers = None,
+    ) -> ShippedPlan | None:
+        """The plan of a call, to be run in another process; None where there is none beforehand."""
+        run = Run(self, captures, count, numbers, Seed(advances=False), is_dry=True)
+        with user_errors(numbers):
+            return plan_ahead(run, columns)
+
     def _nodes(self) -> Iterator[LinkedNode]:
         return (node for context in self.linked.contexts for node in context.nodes)
 
@@ -148,7 +158,7 @@ class Run(Runner):
         self.keeps_schedule = keeps_schedule
         self.seed = seed or Seed()
         #: None where the plan of an earlier call is run again.
-        self.machine: Planner | None = None
+        self.machine: Planner | ShippedPlanner | None = None
         #: Collects what is run, if it may serve later calls.
         self.keeping: Keeping | None = None
         #: The plan, where it is kept: of this call or of an earlier one.
@@ -191,7 +201,10 @@ class Run(Runner):
     def _plan_and_run(self, inputs: CallInputs, limits: Limits, columns: Columns) -> None:
         executable = self.executable
         seed = self.seed.number if executable.graph.has_random else 0
-        machine = new_planner(executable.linked, limits, executable, self.count, seed, self.numbers)
+        shipped = None if self.keeping is None else find_shipped(executable, self.keeping.key)
+        machine = shipped or new_planner(
+            executable.linked, limits, executable, self.count, seed, self.numbers
+        )
         self.planner = self.machine = machine
         adopted = machine.take(inputs)
         if not self.is_dry:
@@ -210,7 +223,7 @@ class Run(Runner):
             self.kept, self.keeping = self.keeping.keep(self.outcome), None
 
     def _plan(
-        self, machine: Planner, steps: Steps, answer: list[Array] | None
+        self, machine: Planner | ShippedPlanner, steps: Steps, answer: list[Array] | None
     ) -> tuple[list[Instruction], bool]:
         """The next window of instructions, and whether it is the last."""
         began = perf_counter()

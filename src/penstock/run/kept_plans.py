@@ -24,6 +24,9 @@ from penstock.run.prepared import (
     PreparedWindow,
 )
 
+#: Instructions planned ahead of the runner, at most.
+WINDOW = 512
+
 #: Bounds for the plans of one program.
 MOST_PLANS, MOST_BYTES = 4096, 64 << 20
 
