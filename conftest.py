@@ -7,7 +7,7 @@ fixed set is used, so that a run can be repeated.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,6 +45,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _plain_planning() -> Iterator[None]:
+    """Calls are planned by the machine that can be looked into, unless a test asks for another:
+    otherwise it would depend on the tests before.
+    """
+    from penstock.plan.planners import planning
+
+    with planning("never"):
+        yield
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from penstock.ir.verify_graph import verify_graph
 from penstock.passes import pipeline
 from penstock.plan.machine import Machine
 from penstock.plan.plan_cache import BoundedPlans
-from penstock.plan.planners import planning
 from penstock.run.engine import Run
 
 #: The passes of `pipeline` that make a program or a graph, with what checks it.
@@ -58,8 +57,7 @@ def collected_machines() -> Iterator[list[Machine]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Run, "carry_out", collect)
         patch.setattr(BoundedPlans, "find", lambda plans, key: None)  # each call has a machine
-        with planning("never"):  # that can be looked into
-            yield machines
+        yield machines
 
 
 def assert_no_leak(machines: list[Machine]) -> None:

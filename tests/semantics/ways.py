@@ -5,12 +5,14 @@ To add a way, add a line to `WAYS`. The first is the one that all others are com
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import penstock as ps
 from penstock.plan.limits import limits
+from penstock.plan.planners import planning
 from tests.semantics.table import Case
 
 Way = Callable[[Case], list[Any]]
@@ -42,6 +44,19 @@ def run_map_tiny_lookahead(case: Case) -> list[Any]:
     """All instances at once, with a planner that may hardly run ahead."""
     with tiny_lookahead():
         return run_map(case)
+
+
+def run_map_native(case: Case) -> list[Any]:
+    """All instances at once, planned by native code where it can; no plan of another way serves."""
+    with planning("always"), limits(admitted_rows=(1 << 14) - 1):
+        return run_map(case)
+
+
+def run_map_collated(case: Case) -> list[Any]:
+    """All instances at once, bound and planned beforehand, and sent through a pipe."""
+    with limits(admitted_rows=(1 << 14) - 2):
+        batch = case.traced.collate([tuple(instance) for instance in case.instances])  # type: ignore[attr-defined]
+        return case.traced.map(pickle.loads(pickle.dumps(batch)))  # type: ignore[attr-defined]
 
 
 def run_converted(case: Case) -> list[Any]:
@@ -84,6 +99,8 @@ WAYS: dict[str, Way] = {
     "graph": run_graph,
     "map": run_map,
     "map_tiny_lookahead": run_map_tiny_lookahead,
+    "map_native": run_map_native,
+    "map_collated": run_map_collated,
     "converted_eager": run_converted_eager,
     "converted": run_converted,
     "converted_map": run_converted_map,

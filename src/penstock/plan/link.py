@@ -29,6 +29,7 @@ from penstock.plan.linked import Arm, Linked, LinkedContext, LinkedNode
 from penstock.plan.moves import connect
 from penstock.plan.places import placed_wires
 from penstock.plan.triggers import find_loose_inputs, set_triggers
+from penstock.plan.trip_counts import find_trip_counts
 
 
 def link(graph: Graph, ranks: Mapping[Node, int], default_dtype: str = "float32") -> Linked:
@@ -50,6 +51,7 @@ def link(graph: Graph, ranks: Mapping[Node, int], default_dtype: str = "float32"
         _set_start(made)
     lay_out_columns(linked, groups)
     linked.placed = placed_wires(linked)
+    find_trip_counts(linked)
     return linked
 
 

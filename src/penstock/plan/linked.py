@@ -8,7 +8,7 @@ how to find its inputs and where its outputs go.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.ir.graph import Context, Graph, Node, Wire
 from penstock.plan.host_code import HostFunction
@@ -65,6 +65,17 @@ class Access:
     column: int = -1
 
 
+class TripCount(NamedTuple):
+    """What bounds a loop, known when it is entered."""
+
+    #: Which of the initial values is the counter.
+    counter: int
+    #: How the node that enters the loop finds the bound,
+    bound: Access
+    #: or the sequence whose length it is.
+    sized: Wire | None
+
+
 @dataclass(slots=True, eq=False)
 class LinkedNode:
     """A node with what the machine needs to fire it."""
@@ -92,6 +103,8 @@ class LinkedNode:
     #: Groups of a fork's outputs.
     outputs: list[Group] = field(default_factory=list)
     is_loop_switch: bool = False
+    #: Of a node that enters a loop: what says how often it runs, if that is known.
+    trip_count: TripCount | None = None
     #: Whether no other node of the same run reads the array that this node writes to.
     is_last_use: bool = False
 

@@ -12,6 +12,7 @@ import numpy as np
 from penstock.ir.graph import Enter
 from penstock.plan.firing import Arrays, child_keys, deliver_inputs
 from penstock.plan.schedule import Array, Integers
+from penstock.plan.trip_counts import longest_first
 
 if TYPE_CHECKING:
     from penstock.plan.linked import LinkedContext, LinkedNode
@@ -27,6 +28,9 @@ def fire_enter(machine: Machine, node: LinkedNode, rows: Integers, arrays: Array
     assert isinstance(operation, Enter)
     linked = machine.linked.contexts[operation.loop]
     initial = [machine.fetch(node, k, rows, arrays) for k in range(operation.carried)]
+    if node.trip_count is not None:
+        order = longest_first(machine, node, rows, initial)
+        rows, initial = rows[order], [values[order] for values in initial]
     home = machine.rows[node.context]
     home.todo[rows] += 1
     home.children[node.child][rows] = 0  # no iteration is running

@@ -24,7 +24,7 @@ from penstock.plan.host_code import Tables, failing_step
 from penstock.plan.host_kernels import quiet
 from penstock.plan.launches import LaunchPlan
 from penstock.plan.limits import Limits
-from penstock.plan.linked import Arm, Group, Linked, LinkedContext, LinkedNode
+from penstock.plan.linked import Access, Arm, Group, Linked, LinkedContext, LinkedNode
 from penstock.plan.loops import RUNNING, resume_iterations
 from penstock.plan.outcome import Outcome, outcome_of
 from penstock.plan.places import Places, by_place
@@ -287,14 +287,18 @@ class Machine:
         access = node.access[position]
         if arrays is not None and access.field is not None:
             return arrays[access.field]
-        home = self.rows[node.context]
+        return self.look_up(node.context, access, rows)
+
+    def look_up(self, context: int, access: Access, rows: Integers) -> Array:
+        """Values that rows of a context keep, or that rows above them or instances do."""
+        home = self.rows[context]
         if access.input is not None:
             source = (self.input_host if access.is_host else self.input_slots)[access.input]
             assert source is not None
             return source[home.instance[rows]]
-        for context in access.above:
+        for above in access.above:
             rows = home.parent[rows]
-            home = self.rows[context]
+            home = self.rows[above]
         column = access.column
         return home.host[column][rows] if access.is_host else home.slots[column][rows]
 

@@ -9,6 +9,7 @@ import torch
 import penstock as ps
 from penstock.errors import IndexRangeError, PredicateError, SizeError
 from penstock.ir.graph import Merge, Pass, Switch, Upload
+from penstock.plan import machine as machine_module
 from penstock.plan.plan_cache import BoundedPlans
 from penstock.plan.schedule import Hosted, Picks, Read, Span, Store
 from penstock.run import engine
@@ -161,7 +162,7 @@ def test_s33_sequences_of_different_lengths_do_not_combine(monkeypatch):
 
     columns = [torch.ones(2, 4), torch.ones(3, 4)]
     program.map(columns, columns)
-    original = engine.take_inputs
+    original = machine_module.take_inputs
 
     def shorten(machine, inputs):  # tracing lets only lengths of one name be combined
         adopted = original(machine, inputs)
@@ -169,7 +170,7 @@ def test_s33_sequences_of_different_lengths_do_not_combine(monkeypatch):
         table.length[machine.input_slots[1][1]] -= 1
         return adopted
 
-    monkeypatch.setattr(engine, "take_inputs", shorten)
+    monkeypatch.setattr(machine_module, "take_inputs", shorten)
     monkeypatch.setattr(BoundedPlans, "find", lambda plans, key: None)
     with pytest.raises(SizeError, match="3 elements"):
         program.map(columns, columns)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from penstock.ir.graph import Call, Compute, Enter, Primitive, Switch, Wire
+from penstock.ir.graph import Call, Compute, Enter, Home, Primitive, Switch, Wire
 from penstock.ir.types import TensorType
 from penstock.plan.host_code import dtype_of
-from penstock.plan.linked import Arm, Group, Linked, LinkedNode
+from penstock.plan.linked import Access, Arm, Group, Linked, LinkedNode
 from penstock.plan.native import opcodes as op
 from penstock.plan.native.host_steps import emit_host_step, literal_kind
 from penstock.plan.native.layout import Layout, launch_specification
@@ -219,14 +219,19 @@ class _Assembler:
         access = node.access[position]
         if fields is not None and access.field is not None:
             return fields[access.field]
+        return self._look_up(node.context, access, rows)
+
+    def _look_up(self, context: int, access: Access, rows: int) -> int:
         if access.input is not None:
-            if access.is_host and dtype_of(node.node.inputs[position]) not in ("int64", "bool"):
+            kind = self.linked.graph.inputs[access.input].type
+            assert isinstance(kind, TensorType)
+            if access.is_host and kind.dtype not in ("int64", "bool"):
                 raise NotNative("floats on the host")
             number = 2 * access.input + access.is_host
             return self._do(op.INPUT, rows, number, results=1)
         for _ in access.above:
             rows = self._column(rows, op.PARENT)
-        return self._column(rows, self.layout.column(node, access))
+        return self._column(rows, self.layout.column(context, access))
 
     def _compute(
         self, node: LinkedNode, operation: Compute, rows: int, fields: Fields
@@ -282,8 +287,12 @@ class _Assembler:
         if operation.name == "Element":
             return self._do(op.ELEMENT, rows, *values, results=1)
         if operation.name == "Size" and operation.dimension == 0:
-            return self._do(op.LENGTH, rows, *values, results=1)
+            return self._length(node.node.inputs[0], rows, values[0])
         raise NotNative(operation.name)
+
+    def _length(self, wire: Wire, rows: int, values: int) -> int:
+        name = op.TABLE_LENGTH if wire.home is Home.HOST else op.LENGTH
+        return self._do(name, rows, values, results=1)
 
     # ---- control ---------------------------------------------------------------------------------
 
@@ -345,6 +354,14 @@ class _Assembler:
         assert isinstance(operation, Enter)
         linked = self.linked.contexts[operation.loop]
         initial = [self._fetch(node, k, rows, None) for k in range(operation.carried)]
+        if node.trip_count is not None:
+            counter, access, sized = node.trip_count
+            last = self._look_up(node.context, access, rows)
+            if sized is not None:
+                last = self._length(sized, rows, last)
+            order = self._do(op.LONGEST_FIRST, rows, initial[counter], last, results=1)
+            initial = [self._do(op.TAKE, order, values, results=1) for values in initial]
+            rows = self._do(op.TAKE, order, rows, results=1)
         self._do(op.WAIT, rows, 1)
         new = self._create(operation.loop, rows, 0, -1, op.ENTERED)
         value_of = dict(zip(linked.context.inputs, initial, strict=True))

@@ -123,6 +123,13 @@ def read_elements(kind, count, heap, a, b, b_step, into, base, length, flat):
 
 
 @compiled
+def longest_first(heap, counter, bound, count, into):
+    """The order of rows by the difference of two values, the largest first."""
+    below = heap[counter : counter + count] - heap[bound : bound + count]
+    heap[into : into + count] = np.argsort(below, kind="mergesort")
+
+
+@compiled
 def new_rows(context, count, heap, into, contexts, waits, frames, free_rows, live, scalars):
     """Frames with no value yet, in a register at `into`; there is room for them."""
     size, todo = contexts[context, op.FRAME_SIZE], contexts[context, op.FIRST_TODO]
@@ -309,6 +316,8 @@ def advance(
             elif name == op.TAKE:
                 for k in range(n):
                     heap[top + k] = heap[starts[a] + heap[at + k]]
+            elif name == op.LONGEST_FIRST:
+                longest_first(heap, starts[a], starts[b], n, top)
             elif name == op.CREATE:
                 is_sound, frames = create(
                     at, n, a, b, c, d, heap, top,

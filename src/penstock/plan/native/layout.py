@@ -83,9 +83,9 @@ class Layout:
         linked = self.linked.contexts[context]
         return self.child(context, linked.children) + _has_next(linked) + counter
 
-    def column(self, node: LinkedNode, access: Access) -> int:
-        """The offset at which a node finds an input that rows keep."""
-        context = access.above[-1] if access.above else node.context
+    def column(self, context: int, access: Access) -> int:
+        """The offset at which a node of a context finds a value that rows keep."""
+        context = access.above[-1] if access.above else context
         find = self.host if access.is_host else self.slot
         return find(context, access.column)
 

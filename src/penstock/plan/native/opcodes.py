@@ -59,9 +59,11 @@ CONTEXT, PARENT, SITE, INSTANCE, TODO, DEPTH, COUNT, HEAD = range(8)
     FIRED,
     #: dst... (rows, specification, operands): a launch.
     LAUNCH,
+    #: dst (rows, counter, bound): positions of rows, the largest difference first.
+    LONGEST_FIRST,
     #: dst (rows, values, arena): host values get slots.
     UPLOAD,
-) = range(24)
+) = range(25)
 
 #: How CREATE makes rows: for a call, for the first iteration, for the next one.
 CALLED, ENTERED, NEXT = range(3)

@@ -1,0 +1,28 @@
+"""`f.collate` in the workers of a DataLoader: the training process plans nothing."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes.launch import ROOT
+
+SCRIPT = Path(__file__).parent / "scripts" / "collate_workers.py"
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", "none"])
+def test_workers_plan_and_the_trainer_runs(method):
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), method],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "agreed" in done.stdout

@@ -1,0 +1,167 @@
+"""`f.collate`: batches that are bound and planned before they are run."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from unittest.mock import patch
+
+import pytest
+import torch
+
+import penstock as ps
+from penstock.errors import ArgumentError
+from penstock.plan.limits import limits
+from penstock.plan.machine import Machine
+from penstock.plan.planners import planning
+
+
+@dataclass
+class Pair:
+    """A structured argument with leaves of every kind."""
+
+    words: torch.Tensor
+    weight: torch.Tensor
+    count: int
+
+
+def total(pair, scale):
+    i, found = torch.tensor(0), pair.weight * 0
+    while i < pair.count:
+        found = found + pair.words[i] * pair.weight * scale
+        i = i + 1
+    return found
+
+
+def examples():
+    torch.manual_seed(0)
+    lengths = [3, 1, 4, 2]
+    return [(Pair(torch.randn(n, 2), torch.randn(2), n), 0.5 * n) for n in lengths]
+
+
+def columns_of(rows):
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def refuse(*args):
+    raise AssertionError("planned")
+
+
+def without_planning():
+    return patch.object(Machine, "run", refuse)
+
+
+@pytest.mark.parametrize("out", ["list", "stack"])
+def test_a_collated_batch_runs_like_its_columns(out):
+    function, rows = ps.function(total), examples()
+    batch = pickle.loads(pickle.dumps(function.collate(rows)))
+    expected = ps.function(total).map(*columns_of(rows), out=out)
+    with without_planning():
+        found = function.map(batch, out=out)
+    for left, right in zip(found, expected, strict=True):
+        torch.testing.assert_close(left, right)
+    assert (len(batch), batch.note) == (4, "")
+
+
+def test_a_plan_serves_again_in_the_next_epoch():
+    function, rows = ps.function(total), examples()
+    first = function.map(function.collate(rows))
+    with without_planning():
+        for left, right in zip(function.map(*columns_of(rows)), first, strict=True):
+            torch.testing.assert_close(left, right)
+
+
+def test_another_function_or_other_limits_plan_anew():
+    rows = examples()
+    batch = ps.function(total).collate(rows)
+    other = ps.function(lambda pair, scale: total(pair, scale) + 1)
+    expected = [total(*row) + 1 for row in rows]
+    for left, right in zip(other.map(batch), expected, strict=True):
+        torch.testing.assert_close(left, right)
+    same = ps.function(total)
+    with (
+        planning("never"),
+        limits(live_rows=3),
+        without_planning(),
+        pytest.raises(AssertionError, match="planned"),
+    ):
+        same.map(batch)
+
+
+def test_what_computed_values_decide_is_bound_only():
+    @ps.function
+    def halve(x):
+        while x.sum() > 1:
+            x = x / 2
+        return x
+
+    rows = [torch.full((2,), value) for value in (1.0, 5.0, 0.1)]
+    batch = halve.collate(rows)
+    assert batch.plans == ()
+    assert "not decided by inputs alone" in batch.note
+    for left, right in zip(halve.map(batch), halve.map(rows), strict=True):
+        torch.testing.assert_close(left, right)
+
+
+def test_an_error_of_an_instance_comes_from_the_map():
+    @ps.function
+    def pick(table, i):
+        return table[i] * torch.ones(1)
+
+    batch = pick.collate([(torch.tensor([1, 2]), 1), (torch.tensor([1, 2]), 7)])
+    with pytest.raises(IndexError, match="instance  1"):
+        pick.map(batch)
+    results = ps.map(pick, batch, on_error="return")
+    assert isinstance(results[1], IndexError)
+
+
+def test_shared_arguments_are_given_to_both():
+    @ps.function
+    def scaled(x, factor):
+        return x * factor
+
+    rows, factor = [torch.ones(2), torch.zeros(2)], torch.tensor([2.0, 3.0], requires_grad=True)
+    batch = scaled.collate(rows, factor=factor)
+    outputs = scaled.map(batch, factor=factor, out="stack")
+    outputs.sum().backward()
+    assert outputs.tolist() == [[2, 3], [0, 0]]
+    assert factor.grad.tolist() == [1, 1]
+
+
+def test_ragged_instances_that_need_several_programs():
+    @ps.function
+    def mean(x):
+        return x.mean()
+
+    rows = [torch.ones(2, 3), torch.ones(4, 3), torch.ones(2, 5)]
+    batch = pickle.loads(pickle.dumps(mean.collate(rows)))
+    assert [output.item() for output in mean.map(batch)] == [1, 1, 1]
+
+
+def test_eager_mode_takes_collated_batches():
+    function, rows = ps.function(total), examples()
+    batch = function.collate(rows)
+    expected = [total(*row) for row in rows]
+    ps.set_eager(True)
+    try:
+        for found in (function.map(batch), function.map(function.collate(rows))):
+            for left, right in zip(found, expected, strict=True):
+                torch.testing.assert_close(left, right)
+    finally:
+        ps.set_eager(False)
+
+
+def test_examples_must_have_one_number_of_arguments():
+    function = ps.function(total)
+    with pytest.raises(ArgumentError, match=r"total\.collate: all examples") as caught:
+        function.collate([(1, 2), (1,)])
+    assert "example 1" in str(caught.value)
+    with pytest.raises(ArgumentError, match="there must be one"):
+        function.collate([])
+
+
+def test_the_plan_is_small_and_flat():
+    function = ps.function(total)
+    (plan,) = function.collate(examples()).plans
+    assert plan.integers.dtype == "int32"
+    assert len(plan.shape) < 4000
