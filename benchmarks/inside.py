@@ -17,16 +17,19 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+import penstock as ps
 from penstock.autodiff.tape import Page
 from penstock.capture.lazy import session
 from penstock.capture.lazy.fibers import Fibers
 from penstock.capture.lazy.library import library
+from penstock.plan.limits import current_limits
 from penstock.plan.machine import Machine
 from penstock.plan.plan_cache import BoundedPlans
-from penstock.plan.planners import planning
+from penstock.plan.planners import new_planner, planning
 from penstock.plan.policies import POLICIES as _POLICIES
 from penstock.plan.schedule import Instruction, Launch
 from penstock.run.engine import Run
+from penstock.run.inputs import read_inputs
 
 #: The names of all policies for recorded code.
 POLICIES = tuple(_POLICIES)
@@ -68,6 +71,23 @@ def planning_anew() -> Iterator[None]:
     """Calls of programs made inside do not find the plans of earlier ones."""
     with patch.object(BoundedPlans, "find", lambda plans, key: None):
         yield
+
+
+def planner_of(program: ps.Function, column: list[Any]) -> Callable[[], int]:
+    """Plans a map over a column that is bound and read already; how many launches there are."""
+    batch = program._bind_columns([column], {}, len(column))
+    entry = program._traces.find(program._callee, batch, program._guards())
+    executable = program._executable(entry)
+    run = Run(executable, [], len(column), is_dry=True)
+    inputs = read_inputs(run, [each.values for each in batch.inputs])
+    limits = current_limits().with_depth(executable.max_depth)
+
+    def plan() -> int:
+        planner = new_planner(executable.linked, limits, executable, len(column), 0, None)
+        planner.take(inputs)
+        return sum(isinstance(item, Launch) for item in planner.run())
+
+    return plan
 
 
 def _occupancy(run: Run, iterations: int) -> Occupancy:

@@ -1,9 +1,10 @@
 """Claim: planning time grows no faster than the number of trees.
 
 `f.schedule(trees)` of a recursive program, from binding the arguments to the last instruction,
-for random binary trees of about 25 leaves. The yardsticks are written for this one program: the
-level structure of b (which nodes run together, and where their children are) and that of b+
-(also which states are still needed, and where they move). All find the same number of launches.
+for random binary trees of about 25 leaves; by native code, and by the plain machine. The
+yardsticks are written for this one program: the level structure of b (which nodes run together,
+and where their children are) and that of b+ (also which states are still needed, and where they
+move). All find the same number of launches.
 """
 
 from __future__ import annotations
@@ -16,11 +17,24 @@ from benchmarks.baselines.levels import levels_of, needed_levels_of
 from benchmarks.baselines.tree_lstm import TreeLSTM
 from benchmarks.figures import Figures, rounded
 from benchmarks.harness import Comparison, compare, ratios
+from benchmarks.inside import planner_of
 from benchmarks.programs.tree_lstm import tree_program
 from benchmarks.script import run_script
 from penstock.data import Tree, random_binary_trees
+from penstock.plan.planners import planning
 
-HEADINGS = ("trees", "nodes", "firings", "launches", "ms", "ns a node", "times b", "times b+")
+HEADINGS = (
+    "trees",
+    "nodes",
+    "firings",
+    "launches",
+    "ms",
+    "planner alone",
+    "ns a node",
+    "times plain",
+    "times b",
+    "times b+",
+)
 
 
 def measure_trees(trees: list[Tree], rounds: int) -> tuple[Comparison, tuple[str, ...]]:
@@ -28,10 +42,19 @@ def measure_trees(trees: list[Tree], rounds: int) -> tuple[Comparison, tuple[str
     program = tree_program(TreeLSTM(embedding=4, hidden=4))
     nodes = sum(map(len, trees))
     schedule = program.schedule(trees)
+    with planning("always"):
+        plan = planner_of(program, trees)
+
+    def launches(mode: str) -> int:
+        with planning(mode):
+            return len(program.schedule(trees).launches)
+
     result = compare(
         f"planning {len(trees):,} trees",
         {
-            "penstock": lambda: len(program.schedule(trees).launches),
+            "penstock": lambda: launches("always"),
+            "planner alone": plan,
+            "plain machine": lambda: launches("never"),
             "levels of b": lambda: 1 + len(levels_of(trees).children),
             "levels of b+": lambda: 1 + len(needed_levels_of(trees).steps),
         },
@@ -43,8 +66,10 @@ def measure_trees(trees: list[Tree], rounds: int) -> tuple[Comparison, tuple[str
     own = result["penstock"]
     counts = (len(trees), nodes, schedule.firings, len(schedule.launches))
     seconds = median(own.seconds)
-    times = [median(ratios(own, result[name])) for name in ("levels of b", "levels of b+")]
-    figures = (1e3 * seconds, 1e9 * seconds / nodes, *times)
+    alone = median(result["planner alone"].seconds)
+    others = ("plain machine", "levels of b", "levels of b+")
+    times = [median(ratios(own, result[name])) for name in others]
+    figures = (1e3 * seconds, 1e3 * alone, 1e9 * alone / nodes, *times)
     return result, (*(f"{count:,}" for count in counts), *map(rounded, figures))
 
 
@@ -60,7 +85,7 @@ def measure(options: argparse.Namespace) -> Iterator[Comparison | Figures]:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The sizes."""
-    parser.add_argument("--trees", type=int, nargs="+", default=[1, 25, 256, 1024])
+    parser.add_argument("--trees", type=int, nargs="+", default=[1, 10, 25, 100, 256, 1000])
     parser.add_argument("--large", action="store_true", help="also 10,000 trees")
 
 
