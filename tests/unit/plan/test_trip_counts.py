@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -75,7 +77,7 @@ def test_carried_values_are_read_as_runs(program, mode):
     with planning(mode):
         launches = program.schedule(*columns()).launches
     assert [launch.rows for launch in launches] == [5, 4, 4, 3, 3, 2, 2]
-    for before, launch in zip(launches, launches[1:], strict=False):
+    for before, launch in pairwise(launches):
         (target,) = before.targets
         assert Span(target.arena, target.start, launch.rows) in launch.operands
 
