@@ -116,3 +116,6 @@ RECORDED = ("recorded_map", "recorded_calls")
 
 #: The ways that run no graph.
 WITHOUT_GRAPH = ("plain", "eager", "converted_eager")
+
+#: The ways whose planner is no `Machine`, and cannot be looked into.
+NOT_LOOKED_INTO = ("map_native", "map_collated")

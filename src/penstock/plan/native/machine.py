@@ -202,7 +202,7 @@ class _Workspace:
 _free: list[_Workspace] = []
 
 #: Integers in a workspace that is kept, at most.
-MOST_KEPT = 1 << 24
+MOST_KEPT = 1 << 25
 
 
 class _State:
