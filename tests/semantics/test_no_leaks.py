@@ -10,7 +10,6 @@ from tests.semantics.programs import PROGRAMS
 from tests.semantics.table import Case
 from tests.semantics.ways import NOT_LOOKED_INTO, RECORDED, WAYS, WITHOUT_GRAPH
 
-
 LOOKED_INTO = [w for w in WAYS if w not in (*WITHOUT_GRAPH, *RECORDED, *NOT_LOOKED_INTO)]
 
 
