@@ -13,6 +13,7 @@ import torch
 
 from penstock.api.columns import Collected, InputColumn
 from penstock.errors import ArgumentError, report
+from penstock.run.inputs import Pieces
 from penstock.run.shipped import ShippedPlan
 
 
@@ -85,7 +86,7 @@ class _Leaf:
     def unpacked(self) -> Any:
         if self.lengths is None:
             return self.leaf
-        return _with_values(self.leaf, list(self.leaf.values.split(self.lengths)))
+        return _with_values(self.leaf, Pieces(self.leaf.values, self.lengths))
 
     def pinned(self) -> _Leaf:
         if isinstance(self.leaf, InputColumn):

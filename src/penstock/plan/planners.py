@@ -29,6 +29,9 @@ Planner: TypeAlias = "Machine | NativeMachine"
 #: Firings of the plain machine, in all, after which native code is loaded: about half a second.
 WORTH_LOADING = 10_000
 
+#: Loading takes less, compiling more.
+NOTICE_SECONDS = 3.0
+
 _log = logging.getLogger("penstock")
 
 
@@ -59,7 +62,7 @@ class _Choice:
             self.loaded = False
             return
         text = "compiling the planner; its code is kept on disk for the next time"
-        notice = threading.Timer(1.0, _log.warning, (text,))
+        notice = threading.Timer(NOTICE_SECONDS, _log.warning, (text,))
         notice.start()
         try:
             from penstock.plan.native.machine import NativeMachine

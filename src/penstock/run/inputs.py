@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 Column = Sequence[torch.Tensor] | torch.Tensor
 
 
+class Pieces(list[torch.Tensor]):
+    """The values of instances that lie one after the other in one tensor."""
+
+    def __init__(self, joined: torch.Tensor, lengths: Sequence[int]) -> None:
+        super().__init__(torch.split(joined, list(lengths)))
+        self.joined = joined
+
+
 def read_inputs(run: Run, columns: Columns) -> CallInputs:
     """What the planner must know of the inputs, in the forms in which the graph reads them."""
     host: list[HostInput | None] = []
@@ -97,6 +105,8 @@ def _stacked(column: Column) -> torch.Tensor:
 
 def _flattened(column: Column) -> torch.Tensor:
     """All elements of all instances."""
+    if isinstance(column, Pieces):
+        return column.joined
     return column.flatten(0, 1) if isinstance(column, torch.Tensor) else torch.cat(list(column))
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
@@ -25,10 +27,6 @@ LISTS = {
 
 Compiled = TypeVar("Compiled", bound=Callable[..., Any])
 
-if "PENSTOCK_CACHE" in os.environ:
-    _config: Any = numba.config
-    _config.CACHE_DIR = os.path.join(os.environ["PENSTOCK_CACHE"], "planner")
-
 
 def compiled(function: Compiled) -> Compiled:
     """A part of the kernel, compiled with what calls it; its code is the same as that of plain
@@ -41,8 +39,31 @@ def compiled(function: Compiled) -> Compiled:
 def compiled_at_once(function: Compiled) -> Compiled:
     """A function that is called from outside: it is compiled, or found on disk, at import."""
     types = tuple(map(_type_of, inspect.signature(function).parameters))
-    made: Any = numba.njit(types, cache=True, nogil=True, error_model="numpy")(function)
+    config: Any = numba.config
+    before, folder = config.CACHE_DIR, _cache_folder()
+    config.CACHE_DIR = folder or before
+    try:
+        is_kept = folder is not None
+        made: Any = numba.njit(types, cache=is_kept, nogil=True, error_model="numpy")(function)
+    finally:
+        config.CACHE_DIR = before
     return made  # type: ignore[no-any-return]
+
+
+def _cache_folder() -> str | None:
+    """Where code is kept that was compiled from exactly these sources; None where nothing can be
+    written. Numba itself looks at the file of the outermost function alone.
+    """
+    here = Path(__file__).parent
+    sources = [here / "opcodes.py", *sorted(here.glob("*kernel.py"))]
+    digest = sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+    base = os.environ.get("PENSTOCK_CACHE") or Path.home() / ".cache" / "penstock"
+    folder = Path(base) / f"planner-{digest}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return str(folder) if os.access(folder, os.W_OK) else None
 
 
 def _type_of(parameter: str) -> Any:
