@@ -19,6 +19,7 @@ from penstock.plan.linked import Linked
 from penstock.plan.machine import Machine, ShapeOracle
 from penstock.plan.native.assemble import assemble
 from penstock.plan.native.decode import Decoder
+from penstock.plan.native.kept_code import is_compiled
 from penstock.plan.native.program import NotNative
 
 if TYPE_CHECKING:
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 
 Planner: TypeAlias = "Machine | NativeMachine"
 
-#: Firings of the plain machine, in all, after which native code is loaded: about half a second.
-WORTH_LOADING = 10_000
+#: Firings of the plain machine, in all, after which native code is loaded (they take about half a
+#: second), and after which it is compiled where it is not on disk yet (half a minute).
+WORTH_LOADING, WORTH_COMPILING = 10_000, 500_000
 
 #: Loading takes less, compiling more.
 NOTICE_SECONDS = 3.0
@@ -41,6 +43,8 @@ class _Choice:
     def __init__(self) -> None:
         self.mode = "auto"
         self.firings = 0
+        #: How many it takes before native code is thought of again.
+        self.asked_at = WORTH_LOADING
         self.lock = threading.Lock()
         #: The class of native machines, once it is loaded; False where it cannot be.
         self.loaded: Any = None
@@ -49,10 +53,16 @@ class _Choice:
         """The class of native machines, or None where plain ones plan."""
         if self.mode == "never" or self.loaded is False:
             return None
-        if self.loaded is None and (self.mode == "always" or self.firings >= WORTH_LOADING):
+        if self.loaded is None and (self.mode == "always" or self._is_worth_it()):
             with self.lock:
                 self._load()
         return self.loaded or None
+
+    def _is_worth_it(self) -> bool:
+        if self.firings < self.asked_at:
+            return False
+        self.asked_at = WORTH_COMPILING
+        return self.firings >= WORTH_COMPILING or is_compiled()
 
     def _load(self) -> None:
         if self.loaded is not None:

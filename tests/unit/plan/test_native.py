@@ -8,8 +8,10 @@ import torch
 import penstock as ps
 from penstock.data import random_binary_trees
 from penstock.errors import RecursionLimitError
+from penstock.plan import planners
 from penstock.plan.limits import limits
 from penstock.plan.machine import Machine
+from penstock.plan.native import kept_code
 from penstock.plan.native import machine as native_machine
 from penstock.plan.native.assemble import assemble
 from penstock.plan.native.program import NotNative
@@ -202,3 +204,45 @@ def test_what_cannot_be_assembled_says_why():
     executable = halve._executable(halve._entry((torch.ones(2),), {}))
     with pytest.raises(NotNative, match="kind read"):
         assemble(executable.linked)
+
+
+def test_native_code_is_loaded_when_that_is_worth_it(monkeypatch):
+    choice = planners._Choice()
+    found = []
+    monkeypatch.setattr(choice, "_load", lambda: found.append(choice.firings))
+    monkeypatch.setattr(planners, "is_compiled", lambda: False)
+    for firings in (0, planners.WORTH_LOADING - 1, planners.WORTH_LOADING, 400_000):
+        choice.firings = firings
+        assert choice.native() is None
+    assert found == []
+    choice.firings = planners.WORTH_COMPILING
+    choice.native()
+    assert found == [planners.WORTH_COMPILING]
+    ready = planners._Choice()
+    monkeypatch.setattr(ready, "_load", lambda: found.append(-1))
+    monkeypatch.setattr(planners, "is_compiled", lambda: True)
+    ready.firings = planners.WORTH_LOADING
+    ready.native()
+    assert found[-1] == -1
+
+
+def test_without_the_compiler_calls_are_planned_plainly(monkeypatch, caplog):
+    choice = planners._Choice()
+    choice.mode = "always"
+    monkeypatch.setattr(planners, "find_spec", lambda name: None)
+    with caplog.at_level("INFO", logger="penstock"):
+        assert choice.native() is None
+        assert choice.native() is None
+    assert [record.message for record in caplog.records] == [
+        "numba is not installed: calls are planned without native code"
+    ]
+
+
+def test_compiled_code_is_kept_by_its_sources(monkeypatch, tmp_path):
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
+    folder = kept_code.cache_folder()
+    assert folder.parent == tmp_path
+    assert not kept_code.is_compiled()
+    assert kept_code.can_keep(folder)
+    (folder / "kernel.nbc").touch()
+    assert kept_code.is_compiled()

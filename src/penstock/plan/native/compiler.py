@@ -8,13 +8,12 @@ kernel calls functions for batches of rows, never for single rows.
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable
-from hashlib import sha256
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+
+from penstock.plan.native.kept_code import cache_folder, can_keep
 
 #: Parameters that are tables; those in `LISTS` are lists of integers, all others are integers.
 TABLES = {"arenas", "contexts", "instance_values", "nodes", "results", "sequences"}
@@ -40,30 +39,14 @@ def compiled_at_once(function: Compiled) -> Compiled:
     """A function that is called from outside: it is compiled, or found on disk, at import."""
     types = tuple(map(_type_of, inspect.signature(function).parameters))
     config: Any = numba.config
-    before, folder = config.CACHE_DIR, _cache_folder()
-    config.CACHE_DIR = folder or before
+    before, folder = config.CACHE_DIR, cache_folder()
+    is_kept = can_keep(folder)
+    config.CACHE_DIR = str(folder) if is_kept else before
     try:
-        is_kept = folder is not None
         made: Any = numba.njit(types, cache=is_kept, nogil=True, error_model="numpy")(function)
     finally:
         config.CACHE_DIR = before
     return made  # type: ignore[no-any-return]
-
-
-def _cache_folder() -> str | None:
-    """Where code is kept that was compiled from exactly these sources; None where nothing can be
-    written. Numba itself looks at the file of the outermost function alone.
-    """
-    here = Path(__file__).parent
-    sources = [here / "opcodes.py", *sorted(here.glob("*kernel.py"))]
-    digest = sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
-    base = os.environ.get("PENSTOCK_CACHE") or Path.home() / ".cache" / "penstock"
-    folder = Path(base) / f"planner-{digest}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return None
-    return str(folder) if os.access(folder, os.W_OK) else None
 
 
 def _type_of(parameter: str) -> Any:
