@@ -73,12 +73,14 @@ class _Leaf:
         self.leaf = leaf
         #: How long each instance is, of values that lie one after the other.
         self.lengths: list[int] | None = None
-        if not isinstance(leaf, InputColumn):
+        if not isinstance(leaf, InputColumn) or not isinstance(leaf.values, list):
             return
-        values = leaf.values
-        if isinstance(values, list) and leaf.shape_of_row is None:
+        values: Any = leaf.values
+        if any(value.requires_grad for value in values):
+            return  # an instance that nobody reads has no gradient; a part of a tensor has zeros
+        if leaf.shape_of_row is None:
             values = torch.stack(values)
-        elif isinstance(values, list) and _differs_in_length(leaf):
+        elif _differs_in_length(leaf):
             self.lengths = [shape[0] for shape in leaf.shape_of_row or ()]
             values = torch.cat(values)
         self.leaf = _with_values(leaf, values)

@@ -158,7 +158,7 @@ class Function:
         >>> double.map(double.collate([torch.tensor(1.0), torch.tensor(2.0)]), out="stack")
         tensor([2., 4.])
 
-        Gradients flow as from `map` with the same columns.
+        Gradients flow as from `map` with the same columns, but not from one process to another.
         """
         rows = rows_of(examples, self._name)
         names = [*self._names, *(f"column {n}" for n in range(len(self._names), len(rows[0])))]
