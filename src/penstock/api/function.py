@@ -154,7 +154,7 @@ class Function:
             shared: arguments by name that are the same for all instances, as `map` will get them;
                 they do not travel with the batch.
 
-        >>> double = ps.function(lambda x: x * 2)
+        >>> double = function(lambda x: x * 2)
         >>> double.map(double.collate([torch.tensor(1.0), torch.tensor(2.0)]), out="stack")
         tensor([2., 4.])
 
