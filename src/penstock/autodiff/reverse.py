@@ -19,9 +19,10 @@ import torch
 from penstock.autodiff.contract import Contraction, Window
 from penstock.autodiff.gradients import GradientArena, add_gradients, slots_of
 from penstock.autodiff.joint import TrainingForm
-from penstock.autodiff.tape import Page, Taping
-from penstock.autodiff.way_back import Add, CopyBack, Fetch, Half, WayBack
-from penstock.plan.schedule import Copy, Integers, Picks, Shared, Span, Store
+from penstock.autodiff.padding import reverse_padding
+from penstock.autodiff.tape import Entry, Page, Taping
+from penstock.autodiff.way_back import Add, CopyBack, Fetch, Half, Move, WayBack
+from penstock.plan.schedule import Copy, Integers, Pad, Picks, Shared, Span, Store, Unpad
 from penstock.run.nans import first_bad_row
 
 
@@ -66,23 +67,23 @@ class Reversal:
             return None
         return arena.gather(slots)
 
-    def run(self, entries: Sequence[Page | Copy | Store]) -> None:
+    def run(self, entries: Sequence[Entry]) -> None:
         """Go through a tape from its end."""
         for entry in reversed(entries):
             self._reverse(entry)
         self._flush_windows()
 
-    def find_way(self, entries: Sequence[Page | Copy | Store]) -> WayBack | None:
+    def find_way(self, entries: Sequence[Entry]) -> WayBack | None:
         """Go through a tape from its end, and remember how; None if that may change."""
         steps = [self._reverse(entry) for entry in reversed(entries)]
         self._flush_windows()
         present = {number: arena.present.copy() for number, arena in self.arenas.items()}
         return WayBack(tuple(steps), present) if self.is_repeatable else None
 
-    def run_again(self, entries: Sequence[Page | Copy | Store], way: WayBack) -> None:
+    def run_again(self, entries: Sequence[Entry], way: WayBack) -> None:
         """Go through a tape on the way that an earlier pass has found for one like it."""
         for entry, step in zip(reversed(entries), way.steps, strict=True):
-            if isinstance(step, CopyBack):
+            if not isinstance(step, tuple):
                 step.run(self)
             elif step:
                 assert isinstance(entry, Page)
@@ -99,9 +100,11 @@ class Reversal:
             if gradient is not None:
                 self._add_uniform(wire, gradient)
 
-    def _reverse(self, entry: Page | Copy | Store) -> tuple[Half, ...] | CopyBack:
+    def _reverse(self, entry: Entry) -> tuple[Half, ...] | Move:
         if isinstance(entry, Copy):
             return self._reverse_copy(entry)
+        if isinstance(entry, Pad | Unpad):
+            return reverse_padding(self, entry) or ()
         if isinstance(entry, Store):
             self._forget((entry.target,))
             return ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +21,11 @@ from penstock.autodiff.forms import training_form
 from penstock.autodiff.joint import Pattern, TrainingForm
 from penstock.autodiff.opaque import KeptGraph, launch_kept
 from penstock.ir.graph import Wire
-from penstock.plan.schedule import Copy, Integers, Launch, Store
+from penstock.plan.schedule import Copy, Integers, Launch, Pad, Store, Unpad
 from penstock.run.blocks import RunnableBlock
 from penstock.run.engine import Run
 from penstock.run.kept_plans import KeptPlan
-from penstock.run.prepared import PreparedCopy, PreparedLaunch, PreparedStore
+from penstock.run.prepared import PreparedCopy, PreparedLaunch, PreparedPadding, PreparedStore
 from penstock.run.runner import Runner
 from penstock.run.step_blocks import OpaqueBlock
 
@@ -119,11 +119,15 @@ class Page:
         return self.form.saved[position].select(values, self.rows, where)
 
 
+#: One step of a tape.
+Entry: TypeAlias = Page | Copy | Pad | Unpad | Store
+
+
 @dataclass(slots=True, eq=False)
 class Tape:
     """All that a backward pass reads of a run."""
 
-    entries: list[Page | Copy | Store] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
 
 
 class Taping(Runner):
@@ -159,6 +163,10 @@ class Taping(Runner):
     def _copy(self, step: PreparedCopy) -> None:
         super()._copy(step)
         self.tape.entries.append(step.copy)
+
+    def _pad(self, step: PreparedPadding) -> None:
+        super()._pad(step)
+        self.tape.entries.append(step.padding)
 
     def _launch_taped(
         self, step: PreparedLaunch, operands: Sequence[int], results: Sequence[int]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -56,9 +56,16 @@ class CopyBack:
         self.add(reversal.arena(self.source), gradients.reshape(self.shape))
 
 
+class Move(Protocol):
+    """Gradients go from slots to others."""
+
+    def run(self, reversal: Reversal) -> None:
+        """Move them."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class WayBack:
     """What to do for each entry of a tape, the last first, and which slots have gradients then."""
 
-    steps: tuple[tuple[Half, ...] | CopyBack, ...]
+    steps: tuple[tuple[Half, ...] | Move, ...]
     present: Mapping[int, npt.NDArray[np.bool_]]

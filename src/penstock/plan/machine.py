@@ -8,7 +8,7 @@ to read. Same graph, same inputs, same read values: the same instructions.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ from penstock.faults import too_many_rows
 from penstock.ir.graph import Compute, Home, Switch
 from penstock.plan.arrays import ArrayTable
 from penstock.plan.boxes import BoxTable
+from penstock.plan.bundles import Bundles
 from penstock.plan.faults import HostOperationError, PlanningError, RowFault
 from penstock.plan.forks import fire_join
 from penstock.plan.host_code import Tables, failing_step
@@ -25,6 +26,7 @@ from penstock.plan.launches import LaunchPlan
 from penstock.plan.limits import Limits
 from penstock.plan.linked import Arm, Group, Linked, LinkedContext, LinkedNode
 from penstock.plan.loops import RUNNING, resume_iterations
+from penstock.plan.padding import Padding
 from penstock.plan.places import Places, by_place
 from penstock.plan.primitives import FIRE
 from penstock.plan.random_keys import mix
@@ -36,12 +38,17 @@ Steps = Generator[Instruction, list[Array] | None, None]
 
 
 class ShapeOracle(Protocol):
-    """Answers, for a block that mixes along dynamic dimensions, how large its results are."""
+    """Answers, for a block that mixes along dynamic dimensions, how large its results are, and how
+    rows of different sizes can run together.
+    """
 
     def shapes(self, block: int, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         """The shape of each result for one instance, for operands whose dynamic dimensions have
         these sizes.
         """
+
+    def padding(self, block: int, sizes: Mapping[int, Integers]) -> Padding | None:
+        """The block's padded form, if it has one, for operands of these sizes."""
 
 
 class Machine:
@@ -69,6 +76,8 @@ class Machine:
         self.place = places.place
         self.spaces = places.spaces
         self.array_tables, self.box_tables = places.array_tables, places.box_tables
+        #: Padded copies of sequences.
+        self.bundles = Bundles(self.spaces)
         self.rows = [self._new_rows(context) for context in linked.contexts]
         self.slot_places = [
             [self.place(wire) for wire in context.slot_wires] for context in linked.contexts

@@ -85,6 +85,11 @@ class RunnableBlock:
         """Operations on whose account rows run one by one, as far as is known."""
         return tuple(name for form in self.forms.values() for name in form.unbatched)
 
+    @property
+    def is_mixing(self) -> bool:
+        """Whether the block is launched for rows of one size, or padded."""
+        return not self.block.is_flat and bool(self._dynamic)
+
     @cached_property
     def inputs(self) -> list[BlockInput]:
         """How the batched form takes the block's parameters."""

@@ -8,7 +8,7 @@ that again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import Any
@@ -28,9 +28,11 @@ from penstock.plan.link import link
 from penstock.plan.linked import LinkedNode
 from penstock.plan.machine import Machine, Steps
 from penstock.plan.outcome import Outcome, outcome_of
+from penstock.plan.padding import Padding
 from penstock.plan.schedule import (
     Array,
     Instruction,
+    Integers,
     Read,
     Schedule,
 )
@@ -39,6 +41,7 @@ from penstock.run.faults import Numbers, note_uniform, user_errors
 from penstock.run.inputs import install_inputs, read_inputs
 from penstock.run.kept_plans import Keeping, KeptPlan, can_keep_plans, new_plans
 from penstock.run.outputs import OutputColumn, collect_outputs
+from penstock.run.padding.block import PaddedBlock
 from penstock.run.recording import CallRecorder, recorded_call
 from penstock.run.runner import Runner
 from penstock.run.seeds import Seed
@@ -62,6 +65,9 @@ class Executable:
         self.graph: Graph = program_to_graph(program, self.default_dtype)
         self.linked = link(self.graph, rank_nodes(self.graph), self.default_dtype)
         self.blocks = [RunnableBlock(node, self.autocast) for node in self.linked.blocks]
+        #: The padded forms of blocks that mix along dynamic dimensions, by the block's number;
+        #: they come behind the others.
+        self.padded = self._add_padded()
         self.block_names = tuple(block.name for block in self.blocks)
         self.uniform_nodes = {u.wire.number: u for u in self.graph.uniforms}
         self.keeps_plans = can_keep_plans(self.linked)
@@ -69,6 +75,17 @@ class Executable:
         self.plans = new_plans()
         #: Wires through which gradients flow, by the inputs and captures that ask for them.
         self.differentiable: dict[object, Any] = {}
+
+    def _add_padded(self) -> dict[int, PaddedBlock]:
+        mixing = [k for k, block in enumerate(self.blocks) if block.is_mixing]
+        first = len(self.blocks)
+        padded = {k: PaddedBlock(self.blocks[k], first + i) for i, k in enumerate(mixing)}
+        self.blocks += padded.values()
+        return padded
+
+    def padding(self, block: int, sizes: Mapping[int, Integers]) -> Padding | None:
+        """The planner's question about a block's padded form."""
+        return self.padded[block].padding(sizes) if block in self.padded else None
 
     def shapes(self, block: int, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         """The planner's question about a block's output sizes."""

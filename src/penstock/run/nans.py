@@ -111,7 +111,11 @@ def backward_line(
         if isinstance(tensor, torch.Tensor) and tensor.requires_grad
     }
     given = zip(block.block.results, cotangents, strict=True)
-    pairs = [(tracked[v], grad) for v, grad in given if grad is not None and v in tracked]
+    pairs = [
+        (tracked[v], grad[tuple(map(slice, tracked[v].shape))])  # cotangents may be padded
+        for v, grad in given
+        if grad is not None and v in tracked
+    ]
     if not pairs:
         return None
     outputs, weights = zip(*pairs, strict=True)

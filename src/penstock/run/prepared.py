@@ -19,17 +19,20 @@ from penstock.plan.schedule import (
     Hosted,
     Integers,
     Launch,
+    Pad,
     Picks,
     Read,
     Shared,
     Sized,
     Span,
     Store,
+    Unpad,
     slot_count,
 )
 from penstock.run.arenas import Arena
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
+from penstock.run.padder import Padder
 
 if TYPE_CHECKING:
     from penstock.run.runner import Runner
@@ -98,7 +101,18 @@ class PreparedRead:
     fetches: tuple[FetchTensor, ...]
 
 
-Prepared: TypeAlias = PreparedLaunch | PreparedStore | PreparedCopy | PreparedRead
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedPadding:
+    """Sequences that are padded, or padded ones that are taken apart."""
+
+    padding: Pad | Unpad
+    fetch: FetchTensor
+    put: Put
+
+
+Prepared: TypeAlias = (
+    PreparedLaunch | PreparedStore | PreparedCopy | PreparedPadding | PreparedRead
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,6 +144,28 @@ def prepare_copy(run: Runner, item: Copy) -> PreparedCopy:
     source, target = run.arena(item.source.arena), run.arena(item.target.arena)
     fetch = _gather(source, item.source)
     return PreparedCopy(item, fetch, _put(target, item.target, is_joined=True))
+
+
+def prepare_pad(run: Runner, item: Pad) -> PreparedPadding:
+    """Find the elements of sequences, and their places among the padded ones."""
+    source, target = run.arena(item.source.arena), run.arena(item.target.arena)
+    fetch = _gather(source, item.source)
+    padding = Padder(item.lengths, item.length, source.device)
+    return PreparedPadding(
+        item, lambda run: padding.pad(fetch(run)), _put(target, item.target)
+    )
+
+
+def prepare_unpad(run: Runner, item: Unpad) -> PreparedPadding:
+    """Find padded sequences, and the places of their own elements."""
+    source, target = run.arena(item.source.arena), run.arena(item.target.arena)
+    padding = Padder(item.lengths, item.length, target.device)
+    number = source.number
+    return PreparedPadding(
+        item,
+        lambda run: padding.unpad(run.arenas[number].chunks[0]),
+        _put(target, item.target),
+    )
 
 
 def prepare_read(run: Runner, item: Read) -> PreparedRead:
@@ -196,7 +232,10 @@ def _put(arena: Arena, target: Span | Picks, *, is_joined: bool = False) -> Put:
 
 
 def _write(arena: Arena, target: Span | Picks) -> Put:
-    number, chunk = arena.number, arena.chunk_of(target)
+    number = arena.number
+    if isinstance(target, Span) and target.is_whole:
+        return lambda run, values: run.arena(number).hold(values)
+    chunk = arena.chunk_of(target)
     if chunk is None:
         return lambda run, values: run.arenas[number].write(target, values)
     start = arena.starts[chunk]

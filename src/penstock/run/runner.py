@@ -22,8 +22,10 @@ from penstock.plan.schedule import (
     Integers,
     Kind,
     Launch,
+    Pad,
     Read,
     Store,
+    Unpad,
 )
 from penstock.run.arenas import Arena
 from penstock.run.blocks import RunnableBlock
@@ -33,13 +35,16 @@ from penstock.run.prepared import (
     Prepared,
     PreparedCopy,
     PreparedLaunch,
+    PreparedPadding,
     PreparedRead,
     PreparedStore,
     PreparedWindow,
     prepare_copy,
     prepare_launch,
+    prepare_pad,
     prepare_read,
     prepare_store,
+    prepare_unpad,
 )
 from penstock.run.recording import CallRecorder
 
@@ -145,7 +150,7 @@ class Runner:
         for chunk in chunks:
             self.arena(chunk.arena).grow(chunk.start, chunk.count)
 
-    def _prepare(self, item: Launch | Store | Copy | Read) -> Prepared:
+    def _prepare(self, item: Launch | Store | Copy | Pad | Unpad | Read) -> Prepared:
         if isinstance(item, Launch):
             instances = self.planner.launched.popleft()
             return prepare_launch(self, item, self.blocks[item.block], instances)
@@ -153,6 +158,10 @@ class Runner:
             return prepare_store(self, item)
         if isinstance(item, Copy):
             return prepare_copy(self, item)
+        if isinstance(item, Pad):
+            return prepare_pad(self, item)
+        if isinstance(item, Unpad):
+            return prepare_unpad(self, item)
         return prepare_read(self, item)
 
     def _step(self, step: Prepared) -> list[Array] | None:
@@ -166,6 +175,8 @@ class Runner:
             self._store(step)
         elif isinstance(step, PreparedCopy):
             self._copy(step)
+        elif isinstance(step, PreparedPadding):
+            self._pad(step)
         else:
             with self.recorder.read(step.read) if self.recorder else nullcontext():
                 return self._read(step)
@@ -175,6 +186,9 @@ class Runner:
         step.put(self, step.values)
 
     def _copy(self, step: PreparedCopy) -> None:
+        step.put(self, step.fetch(self))
+
+    def _pad(self, step: PreparedPadding) -> None:
         step.put(self, step.fetch(self))
 
     def _read(self, step: PreparedRead) -> list[Array]:

@@ -1,7 +1,9 @@
 """A block's function for padded operands: what it computes, for which lengths, and why not.
 
 The function takes what the block takes, dynamic dimensions padded with zeros, and behind that the
-instance's own length for each symbol. It is made of the straight line that the block is at every
+instance's own length for each symbol. Sizes that differ by a fixed number in every row (a sequence
+and the same without its last element) may be tied: the symbol of the largest then stands for all,
+and operands with a tied one are padded as if they had it. It is made of the straight line that the block is at every
 size, by the table of rules; a block that is no such line, or has an operation without a rule, has
 no padded form.
 """
@@ -9,6 +11,8 @@ no padded form.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -21,6 +25,10 @@ from penstock.run.batched.tracing import BlockTraces, trace_points
 from penstock.run.padding.ragged import Frame, Ragged, Unpaddable, is_padded
 from penstock.run.padding.replay import infinite_constants, replay_padded
 
+#: For a symbol another one, and what to add to that: nothing or less.
+Ties = Mapping[str, tuple[str, int]]
+NO_TIES: Ties = {}
+
 #: Where code cannot be traced at the smallest sizes, larger ones are tried.
 _SCALES = (1, 4)
 
@@ -31,9 +39,15 @@ _LEAST = (0, 1, 2, 4, 8)
 class PaddedFunction:
     """What a block computes for one instance whose dynamic dimensions are padded."""
 
-    def __init__(self, function: TensorFunction, inputs: Sequence[BlockInput]) -> None:
-        self.inputs = tuple(inputs)
-        self.symbols = tuple(source.name for source in symbol_sources(inputs))
+    def __init__(
+        self, function: TensorFunction, inputs: Sequence[BlockInput], ties: Ties = NO_TIES
+    ) -> None:
+        self._inside = tuple(inputs)
+        self.inputs = tuple(_with_roots(spec, ties) for spec in inputs)
+        self.ties = ties
+        names = [source.name for source in symbol_sources(inputs)]
+        #: Those that are tied to no other.
+        self.symbols = tuple(name for name in names if name not in ties)
         traces = BlockTraces(function, inputs)
         self.code, self.points = self._lift(traces)
         self._infinite = infinite_constants(self.code)
@@ -49,9 +63,36 @@ class PaddedFunction:
         frame = Frame(self._sizes(given), lengths)  # type: ignore[arg-type]
         return tuple(frame.finite(result).tensor for result in self._run(frame, given))
 
+    def cut(self, arguments: Sequence[torch.Tensor | int]) -> list[torch.Tensor | int]:
+        """The arguments of one instance without padding and lengths."""
+        own = zip(self.symbols, map(int, arguments[len(self.inputs) :]), strict=True)
+        lengths = self._full(dict(own))
+        found: list[torch.Tensor | int] = []
+        for spec, argument in zip(self._inside, arguments):
+            if isinstance(argument, int):
+                found.append(lengths[str(spec.symbol)])
+                continue
+            for dim, name in enumerate(spec.shape):
+                if isinstance(name, str):
+                    argument = argument.narrow(dim, 0, lengths[name])
+            found.append(argument)
+        return found
+
     def _run(self, frame: Frame, given: Sequence[torch.Tensor | int]) -> list[Ragged]:
-        tensors = [item for item in given if isinstance(item, torch.Tensor)]
+        tensors = [
+            self._narrowed(item, spec, frame.sizes)
+            for item, spec in zip(given, self._inside, strict=True)
+            if isinstance(item, torch.Tensor)
+        ]
         return replay_padded(self.code, frame, tensors, self._infinite)
+
+    def _narrowed(self, value: torch.Tensor, spec: BlockInput, sizes: Point) -> torch.Tensor:
+        """An operand without the room that only the symbol it is tied to needs."""
+        for dim, name in enumerate(spec.shape):
+            if name in self.ties:
+                root, more = self.ties[str(name)]
+                value = value.narrow(dim, 0, sizes[root] + more)
+        return value
 
     def _sizes(self, given: Sequence[torch.Tensor | int]) -> Point:
         """The padded sizes."""
@@ -72,10 +113,17 @@ class PaddedFunction:
             points = [{k: n for k, n in point.items() if k != ROWS} for point in traced]
             points = [points[0], *points[2:]]  # the second differs in rows alone
             try:
-                return lift([traces.instance_at(point) for point in points], points), points
+                return lift([self._trace(traces, point) for point in points], points), points
             except Exception as error:  # torch inside a trace may raise anything
                 problem = problem or error
         raise Unpaddable("the block", f"depends on its sizes: {problem}")
+
+    def _trace(self, traces: BlockTraces, point: Point) -> torch.fx.GraphModule:
+        return traces.instance_at(self._full(point))
+
+    def _full(self, point: Point) -> Point:
+        """The sizes of all symbols, from those that are tied to none."""
+        return {**point, **{name: point[root] + n for name, (root, n) in self.ties.items()}}
 
     def _find_least(self, traces: BlockTraces) -> dict[str, int]:
         least = {}
@@ -89,7 +137,7 @@ class PaddedFunction:
         point = {**self.points[0], **sizes}
         points = [*self.points, point]
         try:
-            line = lift([traces.instance_at(each) for each in points], points)
+            line = lift([self._trace(traces, each) for each in points], points)
         except Exception:
             return False
         return [str(step) for step in line.steps] == [str(step) for step in self.code.steps]
@@ -115,7 +163,7 @@ class PaddedFunction:
 
     def _made_up(self) -> list[torch.Tensor | int]:
         """Arguments without contents, to see what the rules say."""
-        point = self.points[0]
+        point = self._full(self.points[0])
         return [
             point[str(spec.symbol)]
             if spec.kind == "size"
@@ -135,18 +183,10 @@ class PaddedFunction:
         return size
 
 
-def cut_to_lengths(
-    inputs: Sequence[BlockInput], symbols: Sequence[str], arguments: Sequence[torch.Tensor | int]
-) -> list[torch.Tensor | int]:
-    """The arguments of one instance without padding and lengths."""
-    lengths = dict(zip(symbols, map(int, arguments[len(inputs) :]), strict=True))
-    found: list[torch.Tensor | int] = []
-    for spec, argument in zip(inputs, arguments):
-        if isinstance(argument, int):
-            found.append(lengths[str(spec.symbol)])
-            continue
-        for dim, name in enumerate(spec.shape):
-            if isinstance(name, str):
-                argument = argument.narrow(dim, 0, lengths[name])
-        found.append(argument)
-    return found
+def _with_roots(spec: BlockInput, ties: Ties) -> BlockInput:
+    """An input whose tied sizes are those that they are tied to."""
+
+    def root(name: int | str | None) -> Any:
+        return ties[name][0] if isinstance(name, str) and name in ties else name
+
+    return replace(spec, shape=tuple(map(root, spec.shape)), symbol=root(spec.symbol))
