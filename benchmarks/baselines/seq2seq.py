@@ -93,7 +93,7 @@ def padded(model: Seq2Seq, pairs: Sequence[Pair]) -> Tensor:
         h, c, context = h[:rows], c[:rows], context[:rows]
         h, c = model.decoder(torch.cat([y[:rows], context], 1), (h, c))
         keys = memory[:rows]
-        scores = torch.bmm(keys, h.unsqueeze(2)).squeeze(2)
+        scores = torch.bmm(h.unsqueeze(1), keys.mT).squeeze(1)  # far faster than keys @ column
         weights = scores.masked_fill(outside[:rows], float("-inf")).softmax(1)
         context = torch.bmm(weights.unsqueeze(1), keys).squeeze(1)
         told.append(torch.cat([h, context], 1))

@@ -97,6 +97,8 @@ class GradientArena:
         missing = slots[~held]
         self.present[missing] = True
         fill = self.index(missing) if len(missing) else None
+        if fill is None and consecutive(slots):
+            return _prepare_add(int(slots[0]), len(slots))
         index = self.index(slots)
 
         def add(arena: GradientArena, gradients: torch.Tensor) -> None:
@@ -134,3 +136,12 @@ class GradientArena:
 
 def _is_unique(slots: Integers) -> bool:
     return len(slots) == 1 or consecutive(slots) or len(np.unique(slots)) == len(slots)
+
+
+def _prepare_add(start: int, count: int) -> Accumulate:
+    """Add to slots that follow each other and all have gradients."""
+
+    def add(arena: GradientArena, gradients: torch.Tensor) -> None:
+        arena.values[start : start + count].add_(arena.apart(gradients))
+
+    return add

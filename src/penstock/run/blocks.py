@@ -21,6 +21,7 @@ from penstock.ir.graph import Block, Home, Node, Wire
 from penstock.ir.program import AsSequence, Source, TorchCall, Value
 from penstock.ir.program import Node as ProgramNode
 from penstock.ir.types import TensorType
+from penstock.plan.schedule import Launch
 from penstock.run.batched import BatchedBlock, BlockInput, build_batched
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.batched.functorch_adapter import TRACING
@@ -34,6 +35,9 @@ class RunnableBlock:
 
     #: Whether to warn of a form that is slow; recorded steps tell of it in explanations only.
     warns = True
+    #: What keeps rows of different sizes from running together; empty where nothing does, or
+    #: nobody has asked.
+    obstacle = ""
 
     def __init__(self, node: Node, autocast: Autocast = OFF) -> None:
         assert isinstance(node.operation, Block)
@@ -84,6 +88,12 @@ class RunnableBlock:
     def unbatched(self) -> tuple[str, ...]:
         """Operations on whose account rows run one by one, as far as is known."""
         return tuple(name for form in self.forms.values() for name in form.unbatched)
+
+    def padding_share(self, launch: Launch, shapes: Sequence[tuple[int, ...]]) -> float | None:
+        """How much of the sequences of a launch, whose operands have these shapes, is padding; None
+        for a block that is not padded.
+        """
+        return None
 
     @property
     def is_mixing(self) -> bool:

@@ -21,7 +21,7 @@ class Padder:
         """[elements of all, ...] -> [rows, length, ...], zeros behind."""
         inner = elements.shape[1:]
         padded = elements.new_zeros((self.rows * self.length, *inner))
-        padded = padded.index_copy(0, self.places, elements)
+        padded.index_copy_(0, self.places, elements)
         return padded.view(self.rows, self.length, *inner)
 
     def unpad(self, padded: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 
 from penstock.ir.program import Source, Value
 from penstock.plan.padding import Padding
-from penstock.plan.schedule import Integers
+from penstock.plan.schedule import Hosted, Integers, Launch
 from penstock.run.batched import BatchedBlock, BlockInput, build_batched
 from penstock.run.batched.sizes import at
 from penstock.run.blocks import RunnableBlock
@@ -33,8 +33,8 @@ class PaddedBlock(RunnableBlock):
         #: Its number among the blocks of the program.
         self.number = number
         self._made: PaddedFunction | None = None
-        #: What stood in the way, by the ties that were tried.
-        self._obstacles: dict[object, str] = {}
+        #: The ties for which the block has no padded form.
+        self._tried: set[object] = set()
 
     def padding(self, sizes: Mapping[int, Integers]) -> Padding | None:
         """What the planner needs to know; None where the block cannot be padded.
@@ -59,15 +59,17 @@ class PaddedBlock(RunnableBlock):
     def _try(self, ties: Ties) -> None:
         """Make the padded function, unless it has been tried in vain."""
         key = tuple(ties.items())
-        if self._made is not None or key in self._obstacles or len(self._obstacles) == MOST_TRIED:
+        if self._made is not None or key in self._tried or len(self._tried) == MOST_TRIED:
             return
         try:
             with building():
                 _require_sequences(self.original.inputs)
                 function, inputs = self.original.function, self.original.inputs
                 self._made = PaddedFunction(function, inputs, ties)
+                self.original.obstacle = ""
         except Unpaddable as problem:
-            self._obstacles[key] = str(problem)
+            self._tried.add(key)
+            self.original.obstacle = self.original.obstacle or str(problem)
             log.debug("block %s runs once per size: %s", self.name, problem)
 
     def _find_ties(self, sizes: Mapping[int, Integers]) -> Ties:
@@ -93,11 +95,6 @@ class PaddedBlock(RunnableBlock):
         return {name: tuple(found) for name, found in operands.items()}
 
     @property
-    def obstacle(self) -> str:
-        """What keeps the block from being padded; empty where nothing does, or none has asked."""
-        return "" if self._made is not None else next(iter(self._obstacles.values()), "")
-
-    @property
     def _function(self) -> PaddedFunction:
         assert self._made is not None, "the planner knows the padded form"
         return self._made
@@ -105,6 +102,20 @@ class PaddedBlock(RunnableBlock):
     def _result_lengths(self, sizes: Mapping[str, Integers]) -> Sequence[Integers | None]:
         lengths = self._function.lengths
         return [None if size is None else at(size, sizes) for size in lengths]  # type: ignore[arg-type,misc]
+
+    def padding_share(
+        self, launch: Launch, shapes: Sequence[tuple[int, ...]]
+    ) -> float | None:
+        """How much of the sequences of a launch, whose operands have these shapes, is padding."""
+        made = self._function
+        own = [item.values for item in launch.operands if isinstance(item, Hosted)]
+        lengths = dict(zip(made.symbols, own[len(own) - len(made.symbols) :], strict=True))
+        valid = whole = 0
+        for spec, shape in zip(made.inputs, shapes):
+            if spec.kind == "row" and spec.shape and spec.shape[0] in lengths:
+                valid += int(lengths[str(spec.shape[0])].sum())
+                whole += shape[0] * shape[1]
+        return 1 - valid / whole if whole else 0.0
 
     def function(self, *arguments: torch.Tensor | int) -> tuple[torch.Tensor, ...]:
         """What the block computes for one instance, padded."""
@@ -122,7 +133,8 @@ class PaddedBlock(RunnableBlock):
     def inputs(self) -> list[BlockInput]:
         """The block's parameters, and the lengths."""
         made = self._function
-        device = next(spec.device for spec in made.inputs if spec.kind == "row")
+        devices = [spec.device for spec in made.inputs if spec.kind == "row"]
+        device = devices[0] if devices else made.inputs[0].device
         length = BlockInput("row", "int64", (), None, device)
         return [*made.inputs, *(length for _ in made.symbols)]
 
