@@ -27,9 +27,13 @@ STEPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "log": lambda x, y: (x * x).log(),
     "exp": lambda x, y: (2 - x.abs()).exp(),
     "pool": lambda x, y: x * y.sum(0).tanh(),
-    "conv": lambda x, y: torch.nn.functional.conv1d(
-        x.T.unsqueeze(0), torch.ones(WIDTH, WIDTH, 3, dtype=x.dtype) / 4, padding=1
-    ).squeeze(0).T,
+    "conv": lambda x, y: (
+        torch.nn.functional.conv1d(
+            x.T.unsqueeze(0), torch.ones(WIDTH, WIDTH, 3, dtype=x.dtype) / 4, padding=1
+        )
+        .squeeze(0)
+        .T
+    ),
     "infinities": lambda x, y: x.masked_fill(x > 0.5, float("-inf")).softmax(1).nan_to_num(),
     "scale": lambda x, y: x * x.shape[0] / (1 + y.shape[0]),
 }

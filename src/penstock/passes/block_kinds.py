@@ -60,9 +60,9 @@ def _draw_in(
     for step in reversed(steps):
         after = [reader for wire in step.node.outputs for reader in readers.get(wire, ())]
         is_private = sum(reads[wire] for wire in step.node.outputs) == len(after)
-        if step in drawn and after and is_private:
-            if all(reader.kind == DATA and _together(step, reader) for reader in after):
-                step.kind = DATA
+        joins = all(reader.kind == DATA and _together(step, reader) for reader in after)
+        if step in drawn and after and is_private and joins:
+            step.kind = DATA
 
 
 def _keep_out(

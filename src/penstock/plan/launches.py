@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from penstock.plan.launch_values import (
     sequence_table,
     slots_of,
 )
-from penstock.plan.padded_launches import Group, group_by_bucket, launch_padded
+from penstock.plan.padded_launches import Group, equal_rows, group_by_bucket, launch_padded
 from penstock.plan.padding import Padding
 from penstock.plan.schedule import (
     Array,
@@ -130,8 +130,6 @@ def _launch_plain(machine: Machine, node: LinkedNode, plan: LaunchPlan, rows: In
     )
 
 
-
-
 def _sizes(
     machine: Machine, node: LinkedNode, block: Block, values: dict[int, Array]
 ) -> dict[int, Array]:
@@ -162,11 +160,8 @@ def _groups(
     if padding is not None:
         yield from group_by_bucket(machine, node, padding, values, keys)
         return
-    stacked = np.stack(list(keys.values()), axis=1)
-    unique, which = np.unique(stacked, axis=0, return_inverse=True)
-    which = which.reshape(-1)
-    for number in range(len(unique)):
-        yield Group(np.flatnonzero(which == number), None)
+    for mine, _ in equal_rows(list(keys.values())):
+        yield Group(mine, None)
 
 
 def _launch_mixing(
@@ -223,11 +218,6 @@ def _dynamic_operand(
     shape = machine.spaces[key].kind.shape
     sizes = [size for size, name in zip(shape, wire.type.shape) if isinstance(name, str)]
     return pick(key, boxes.slot[values[position]]), sizes
-
-
-
-
-
 
 
 def _launch_flat(

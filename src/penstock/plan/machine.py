@@ -182,10 +182,17 @@ class Machine:
                 return None
 
     def _admissible(self) -> LinkedNode | None:
-        """The first node that may create rows without going over a bound."""
+        """The first node that may create rows without going over a bound.
+
+        A loop is entered once no block of lower rank is ready: what that block makes may enter too,
+        and blocks of the loop would have to wait for it anyway.
+        """
         if self.live_rows >= self.limits.live_rows:
             return None
+        lowest = min((node.rank for node in self.data), default=None)
         for node in self.expanding:
+            if node.kind == "enter" and lowest is not None and lowest < node.rank:
+                continue
             is_loop = self.linked.contexts[node.context].context.kind == "loop"
             if not is_loop or self.rows[node.context].live < self.limits.loop_rows:
                 return node

@@ -7,7 +7,7 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,19 +42,20 @@ def group_by_bucket(
 ) -> Iterator[Group]:
     """The rows of a firing in groups; `keys` are the sizes of each dynamic operand."""
     sizes = {name: keys[padding.operands[name][0]] for name in padding.least}
-    chosen = np.flatnonzero(_fits(padding, keys, sizes))
+    fits = _fits(padding, keys, sizes)
+    chosen = np.flatnonzero(fits)
     if len(chosen):
         buckets = {
             name: _buckets(machine, node, padding, name, values, chosen, size[chosen])
             for name, size in sizes.items()
         }
-        for mine, key in _equal(np.stack(list(buckets.values()), axis=1)):
+        for mine, key in equal_rows(list(buckets.values())):
             rows = chosen[mine]
             is_equal = all((size[rows] == size[rows[0]]).all() for size in sizes.values())
             yield Group(rows, None if is_equal else dict(zip(buckets, key, strict=True)))
-    rest = np.setdiff1d(np.arange(len(next(iter(keys.values())))), chosen)
+    rest = np.flatnonzero(~fits)
     if len(rest):
-        for mine, _ in _equal(np.stack([size[rest] for size in keys.values()], axis=1)):
+        for mine, _ in equal_rows([size[rest] for size in keys.values()]):
             yield Group(rest[mine], None)
 
 
@@ -71,9 +72,12 @@ def _fits(
     return fits
 
 
-def _equal(stacked: Integers) -> Iterator[tuple[Integers, list[int]]]:
-    """The places of each distinct row."""
-    unique, which = np.unique(stacked, axis=0, return_inverse=True)
+def equal_rows(columns: Sequence[Integers]) -> Iterator[tuple[Integers, list[int]]]:
+    """The places of each distinct row of these columns, in ascending order."""
+    if all((column == column[0]).all() for column in columns):
+        yield np.arange(len(columns[0])), [int(column[0]) for column in columns]
+        return
+    unique, which = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
     which = which.reshape(-1)
     for number, key in enumerate(unique):
         yield np.flatnonzero(which == number), [int(item) for item in key]

@@ -21,5 +21,6 @@ class Padding:
     ties: Mapping[str, tuple[str, int]]
     #: For each symbol that is not tied the least size that can be padded.
     least: Mapping[str, int]
-    #: From the rows' sizes, of symbols that are not tied, to the lengths of each result; None for one that is no sequence.
+    #: From the rows' sizes, of symbols that are not tied, to the lengths of each result; None for
+    #: one that is no sequence.
     result_lengths: Callable[[Mapping[str, Integers]], Sequence[Integers | None]]

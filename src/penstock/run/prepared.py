@@ -110,9 +110,7 @@ class PreparedPadding:
     put: Put
 
 
-Prepared: TypeAlias = (
-    PreparedLaunch | PreparedStore | PreparedCopy | PreparedPadding | PreparedRead
-)
+Prepared: TypeAlias = PreparedLaunch | PreparedStore | PreparedCopy | PreparedPadding | PreparedRead
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,9 +149,7 @@ def prepare_pad(run: Runner, item: Pad) -> PreparedPadding:
     source, target = run.arena(item.source.arena), run.arena(item.target.arena)
     fetch = _gather(source, item.source)
     padding = Padder(item.lengths, item.length, source.device)
-    return PreparedPadding(
-        item, lambda run: padding.pad(fetch(run)), _put(target, item.target)
-    )
+    return PreparedPadding(item, lambda run: padding.pad(fetch(run)), _put(target, item.target))
 
 
 def prepare_unpad(run: Runner, item: Unpad) -> PreparedPadding:

@@ -18,9 +18,7 @@ LENGTHS = {"n": (9, 3, 4, 0, 1, 2), "m": (2, 7, 5, 3, 1, 4)}
 
 def spec_of(shape: tuple[Any, ...]) -> BlockInput:
     is_index = shape[-1:] == ("index",)
-    return BlockInput(
-        "row", "int64" if is_index else "float64", shape[:-1] if is_index else shape
-    )
+    return BlockInput("row", "int64" if is_index else "float64", shape[:-1] if is_index else shape)
 
 
 class Sample:

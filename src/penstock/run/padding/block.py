@@ -103,9 +103,7 @@ class PaddedBlock(RunnableBlock):
         lengths = self._function.lengths
         return [None if size is None else at(size, sizes) for size in lengths]  # type: ignore[arg-type,misc]
 
-    def padding_share(
-        self, launch: Launch, shapes: Sequence[tuple[int, ...]]
-    ) -> float | None:
+    def padding_share(self, launch: Launch, shapes: Sequence[tuple[int, ...]]) -> float | None:
         """How much of the sequences of a launch, whose operands have these shapes, is padding."""
         made = self._function
         own = [item.values for item in launch.operands if isinstance(item, Hosted)]

@@ -3,9 +3,9 @@
 The function takes what the block takes, dynamic dimensions padded with zeros, and behind that the
 instance's own length for each symbol. Sizes that differ by a fixed number in every row (a sequence
 and the same without its last element) may be tied: the symbol of the largest then stands for all,
-and operands with a tied one are padded as if they had it. It is made of the straight line that the block is at every
-size, by the table of rules; a block that is no such line, or has an operation without a rule, has
-no padded form.
+and operands with a tied one are padded as if they had it. The function is made of the straight line
+that the block is at every size, by the table of rules; a block that is no such line, or has an
+operation without a rule, has no padded form.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class PaddedFunction:
         problem: Exception | None = None
         for scale in _SCALES:
             traced = trace_points(self.symbols, scale=scale, verify=True)
-            points = [{k: n for k, n in point.items() if k != ROWS} for point in traced]
-            points = [points[0], *points[2:]]  # the second differs in rows alone
+            named = [{k: n for k, n in point.items() if k != ROWS} for point in traced]
+            points: list[Point] = [named[0], *named[2:]]  # the second differs in rows alone
             try:
                 return lift([self._trace(traces, point) for point in points], points), points
             except Exception as error:  # torch inside a trace may raise anything
@@ -149,7 +149,8 @@ class PaddedFunction:
         found = dict(least)
         while any(at(size, found) < 1 for size in frame.needed):
             found = {
-                name: size + any(name in names for needed in frame.needed for names, _ in needed.terms)
+                name: size
+                + any(name in names for needed in frame.needed for names, _ in needed.terms)
                 for name, size in found.items()
             }
         return found

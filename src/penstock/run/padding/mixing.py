@@ -14,7 +14,6 @@ from penstock.run.batched.sizes import Size
 from penstock.run.batched.steps import Step
 from penstock.run.padding.pointwise import broadcast
 from penstock.run.padding.ragged import (
-    Factors,
     Frame,
     Ragged,
     Unpaddable,
@@ -23,6 +22,7 @@ from penstock.run.padding.ragged import (
     least_of,
     plain,
     product,
+    with_defaults,
 )
 
 aten = torch.ops.aten
@@ -140,7 +140,7 @@ def variance(frame: Frame, step: Step, args: Any, kwargs: Any) -> Ragged:
 
 def norm(frame: Frame, step: Step, args: Any, kwargs: Any) -> Ragged:
     """`linalg.vector_norm`: zeros add nothing to a norm of positive order."""
-    value, order, named, keep = (*args, *(None, 2, None, False)[len(args) :])
+    value, order, named, keep = with_defaults(args, None, 2, None, False)
     if not isinstance(order, int | float) or not 0 < order < float("inf"):
         raise Unpaddable("vector_norm", f"of order {order}")
     gone = _dims_of(named, len(value.dims))
@@ -173,10 +173,10 @@ def running(frame: Frame, step: Step, args: Any, kwargs: Any) -> Ragged:
 
 def loss(frame: Frame, step: Step, args: Any, kwargs: Any) -> tuple[Ragged, Ragged]:
     """`nll_loss`: targets in the padding are ignored."""
-    value, target, weight, reduce, ignored = (frame.finite(args[0]), *args[1:])
+    value, target, weight, reduce, ignored = args
     if any(is_padded(factors) for factors in value.dims[1:]):
         raise Unpaddable("nll_loss", "of dynamically many classes or places")
-    target = frame.fill_all(target, ignored)
+    value, target = frame.finite(value), frame.fill_all(target, ignored)
     given = [item.tensor if isinstance(item, Ragged) else item for item in (value, target, weight)]
     made, total_weight = step.target(*given, reduce, ignored)
     return Ragged(made, target.dims if reduce == 0 else ()), Ragged(total_weight, ())
@@ -206,7 +206,9 @@ def loss_of_entries(frame: Frame, step: Step, args: Any, kwargs: Any) -> Ragged:
         return each
     every = range(len(dims))
     summed = frame.fill(each, every, 0).tensor.sum()
-    return Ragged(summed / _count(frame, each, every).to(summed.dtype) if reduce == 1 else summed, ())
+    return Ragged(
+        summed / _count(frame, each, every).to(summed.dtype) if reduce == 1 else summed, ()
+    )
 
 
 def normalise(frame: Frame, step: Step, args: Any, kwargs: Any) -> tuple[Ragged, ...]:

@@ -11,7 +11,16 @@ from penstock.run.batched.functorch_adapter import operator_name
 from penstock.run.batched.lift import AsFloat, Inverse
 from penstock.run.batched.sizes import Polynomial, Size
 from penstock.run.batched.steps import Step, TensorFact
-from penstock.run.padding.ragged import Factors, Frame, Ragged, Unpaddable, is_padded, plain, product
+from penstock.run.padding.ragged import (
+    Factors,
+    Frame,
+    Ragged,
+    Unpaddable,
+    is_padded,
+    plain,
+    product,
+    with_defaults,
+)
 
 aten = torch.ops.aten
 
@@ -40,7 +49,8 @@ def regroup(factors: Sequence[Size], shape: Sequence[Size]) -> tuple[Factors, ..
             part = _part(tuple(taken), factor, size)
             taken.append(part)
             if part != factor:
-                assert isinstance(factor, int) and isinstance(part, int)
+                assert isinstance(factor, int)
+                assert isinstance(part, int)
                 remaining.insert(0, factor // part)
         dims.append(plain(tuple(taken)))
     return tuple(dims) if not remaining else None
@@ -108,13 +118,13 @@ def expand(frame: Frame, step: Step, args: Any, kwargs: Any) -> Ragged:
 
 def cut(frame: Frame, step: Step, args: Any, kwargs: Any) -> Ragged:
     """A slice, which may begin where the instance's own length says."""
-    value, dim, start, _, skip = (*args, *(0, 0, None, 2**63 - 1, 1)[len(args) :])
+    value, dim, start, end, skip = with_defaults(args, None, 0, None, None, 1)
     dim %= len(value.dims)
     size, is_static = step.tensor.shape[dim], not is_padded(value.dims[dim])
     if is_static:
-        if any(isinstance(item, Polynomial) for item in (*args[2:4], size)):
+        if any(isinstance(item, Polynomial) for item in (start, end, size)):
             raise Unpaddable("slice", "takes as much of a dimension as another is long")
-        made = aten.slice.Tensor(value.tensor, dim, start, args[3] if len(args) > 3 else None, skip)
+        made = aten.slice.Tensor(value.tensor, dim, start, end, skip)
         dims = (*value.dims[:dim], plain((size,)), *value.dims[dim + 1 :])
         return Ragged(made, dims, value.zero, value.is_finite)
     _require_single(step, value, dim)
@@ -166,8 +176,8 @@ def select(frame: Frame, step: Step, args: Any, kwargs: Any) -> Ragged:
 
 def flip(frame: Frame, step: Step, args: Any, kwargs: Any) -> Ragged:
     """Entries from the last valid one to the first."""
-    value, named = args
-    for dim in (k % len(value.dims) for k in named):
+    value: Ragged = args[0]
+    for dim in (k % len(args[0].dims) for k in args[1]):
         if not is_padded(value.dims[dim]):
             value = value.with_tensor(value.tensor.flip(dim))
             continue
@@ -254,7 +264,7 @@ def _piece(value: Ragged, part: torch.Tensor, dim: int, fact: Any) -> Ragged:
 
 def pad(frame: Frame, step: Step, args: Any, kwargs: Any) -> Ragged:
     """Constants around a dimension: behind the valid entries the padding becomes that constant."""
-    value, widths, constant = (*args, 0.0)[:3]
+    value, widths, constant = with_defaults(args, None, None, 0.0)
     if any(not isinstance(width, int) or width < 0 for width in widths):
         raise Unpaddable("pad", "cuts a dynamic dimension")
     changed = [len(value.dims) - 1 - k // 2 for k, width in enumerate(widths) if width]

@@ -23,9 +23,9 @@ SAFE = frozenset(
     abs add alias arctan atan bitwise_and bitwise_not bitwise_or bitwise_xor ceil celu clamp
     clamp_max clamp_min clamp_tensor clone contiguous cos detach detach_copy elu eq erf erfc fill
     floor ge gelu gt hardsigmoid hardswish hardtanh isfinite isinf isnan le leaky_relu lerp
-    lift_fresh lift_fresh_copy logical_and logical_not logical_or logical_xor lt
-    masked_fill maximum minimum mish mul nan_to_num ne neg ones_like positive relu relu6 round rsub selu sgn
-    sigmoid sign silu sin softplus square sub tanh threshold trunc where zeros_like _to_copy
+    lift_fresh lift_fresh_copy logical_and logical_not logical_or logical_xor lt masked_fill
+    maximum minimum mish mul nan_to_num ne neg ones_like positive relu relu6 round rsub selu sgn
+    sigmoid sign silu sin softplus square sub tanh threshold _to_copy trunc where zeros_like
     """.split()  # noqa: SIM905 - a table of words
 )
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -97,7 +98,11 @@ class Frame:
     def _term(self, names: Sequence[str], coefficient: int) -> torch.Tensor | int:
         term: torch.Tensor | int = coefficient
         for name in names:
-            term = self.lengths[name] if isinstance(term, int) and term == 1 else self.lengths[name] * term
+            term = (
+                self.lengths[name]
+                if isinstance(term, int) and term == 1
+                else self.lengths[name] * term
+            )
         return term
 
     def need_entries(self, factors: Factors) -> None:
@@ -185,3 +190,8 @@ def greatest_of(dtype: torch.dtype) -> float:
     if dtype == torch.bool:
         return 1
     return float("inf") if dtype.is_floating_point else torch.iinfo(dtype).max
+
+
+def with_defaults(args: Sequence[Any], *defaults: Any) -> list[Any]:
+    """Arguments, and behind them what those stand for that were left out."""
+    return [*args, *defaults[len(args) :]]

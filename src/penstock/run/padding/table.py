@@ -9,10 +9,9 @@ import torch
 
 from penstock.run.batched.functorch_adapter import operator_name
 from penstock.run.padding import mixing, moves
-from penstock.run.padding.mixing import least_of
 from penstock.run.padding.pointwise import GUARDED, SAFE, apply_pointwise
 from penstock.run.padding.products import LAYOUTS, multiply
-from penstock.run.padding.ragged import greatest_of
+from penstock.run.padding.ragged import greatest_of, least_of
 
 #: Takes (frame, step, args, kwargs), values as `Ragged` and sizes as polynomials.
 Rule = Callable[..., Any]
