@@ -24,14 +24,19 @@ class Pair(NamedTuple):
 
 
 class Seq2Seq(nn.Module):
-    """The weights, and what one step computes for one pair or for rows."""
+    """The weights, and what one step computes for one pair or for rows.
+
+    What steps take of their input is known beforehand, and computed for all of them at once.
+    """
 
     def __init__(self, hidden: int, vocabulary: int) -> None:
         super().__init__()
         self.hidden = hidden
         self.embedding = nn.Embedding(vocabulary, hidden)
-        self.encoder = nn.LSTMCell(hidden, hidden)
-        self.decoder = nn.LSTMCell(2 * hidden, hidden)
+        self.source_input = nn.Linear(hidden, 4 * hidden)
+        self.source_state = nn.Linear(hidden, 4 * hidden, bias=False)
+        self.target_input = nn.Linear(hidden, 4 * hidden)
+        self.target_state = nn.Linear(2 * hidden, 4 * hidden, bias=False)
         self.output = nn.Linear(2 * hidden, vocabulary)
 
     def start(self) -> Tensor:
@@ -41,6 +46,13 @@ class Seq2Seq(nn.Module):
     def attend(self, states: Tensor, h: Tensor) -> Tensor:
         """The states of one source, weighted by how they fit."""
         return torch.softmax(states @ h, 0) @ states
+
+
+def lstm(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """The next state of an LSTM."""
+    i, f, g, o = gates.chunk(4, dim=-1)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
 
 
 def made_up_pairs(
@@ -66,12 +78,12 @@ def per_sample(model: Seq2Seq, pairs: Sequence[Pair]) -> Tensor:
 def _loss(model: Seq2Seq, pair: Pair) -> Tensor:
     h = c = model.start()
     states = []
-    for x in model.embedding(pair.source):
-        h, c = model.encoder(x, (h, c))
+    for x in model.source_input(model.embedding(pair.source)):
+        h, c = lstm(x + model.source_state(h), c)
         states.append(h)
     memory, context, told = torch.stack(states), model.start(), []
-    for y in model.embedding(pair.target[:-1]):
-        h, c = model.decoder(torch.cat([y, context]), (h, c))
+    for y in model.target_input(model.embedding(pair.target[:-1])):
+        h, c = lstm(y + model.target_state(torch.cat([h, context])), c)
         context = model.attend(memory, h)
         told.append(torch.cat([h, context]))
     return F.cross_entropy(model.output(torch.stack(told)), pair.target[1:])
@@ -86,12 +98,12 @@ def padded(model: Seq2Seq, pairs: Sequence[Pair]) -> Tensor:
     lengths = torch.tensor([len(source) for source in sources])
     outside = torch.arange(memory.shape[1]) >= lengths[:, None]
     steps = torch.tensor([len(target) - 1 for target in targets])
-    embedded = model.embedding(pad_sequence(targets)[:-1])
+    inputs = model.target_input(model.embedding(pad_sequence(targets)[:-1]))
     context, told = torch.zeros_like(h), []
-    active = (steps > torch.arange(len(embedded))[:, None]).sum(1).tolist()
-    for y, rows in zip(embedded, active, strict=True):
-        h, c, context = h[:rows], c[:rows], context[:rows]
-        h, c = model.decoder(torch.cat([y[:rows], context], 1), (h, c))
+    active = (steps > torch.arange(len(inputs))[:, None]).sum(1).tolist()
+    for y, rows in zip(inputs, active, strict=True):
+        before = torch.cat([h[:rows], context[:rows]], 1)
+        h, c = lstm(y[:rows] + model.target_state(before), c[:rows])
         keys = memory[:rows]
         scores = torch.bmm(h.unsqueeze(1), keys.mT).squeeze(1)  # far faster than keys @ column
         weights = scores.masked_fill(outside[:rows], float("-inf")).softmax(1)
@@ -109,13 +121,15 @@ def _encode(model: Seq2Seq, sources: Sequence[Tensor]) -> tuple[Tensor, Tensor, 
     lengths = torch.tensor([len(source) for source in sources])
     embedded = model.embedding(pad_sequence(list(sources), batch_first=True))
     packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
-    states, (h, c) = _lstm_of(model.encoder)(packed)
+    states, (h, c) = _encoder_of(model)(packed)
     return pad_packed_sequence(states, batch_first=True)[0], h[0], c[0]
 
 
-def _lstm_of(cell: nn.LSTMCell) -> nn.LSTM:
-    """torch's LSTM with the weights of a cell."""
-    lstm = nn.LSTM(cell.input_size, cell.hidden_size, batch_first=True, device="meta")
-    for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
-        setattr(lstm, f"{name}_l0", getattr(cell, name))
-    return lstm
+def _encoder_of(model: Seq2Seq) -> nn.LSTM:
+    """torch's LSTM with the weights of the encoder."""
+    encoder = nn.LSTM(model.hidden, model.hidden, batch_first=True, device="meta")
+    encoder.weight_ih_l0 = model.source_input.weight
+    encoder.weight_hh_l0 = model.source_state.weight
+    encoder.bias_ih_l0 = model.source_input.bias
+    encoder.bias_hh_l0 = nn.Parameter(torch.zeros(4 * model.hidden), requires_grad=False)
+    return encoder

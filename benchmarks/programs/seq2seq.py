@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import penstock as ps
-from benchmarks.baselines.seq2seq import Seq2Seq
+from benchmarks.baselines.seq2seq import Seq2Seq, lstm
 
 
 def seq2seq_program(model: Seq2Seq) -> ps.Function:
@@ -18,19 +18,21 @@ def seq2seq_program(model: Seq2Seq) -> ps.Function:
     @ps.function
     def loss(source: Tensor, target: Tensor) -> Any:
         def encode(state: Any, x: Tensor) -> Any:
-            state = model.encoder(x, state)
-            return state, state[0]
+            h, c = lstm(x + model.source_state(state[0]), state[1])
+            return (h, c), h
 
         start = model.start()
-        (h, c), memory = ps.scan(encode, (start, start), model.embedding(source))
+        sources = model.source_input(model.embedding(source))
+        (h, c), memory = ps.scan(encode, (start, start), sources)
 
         def decode(state: Any, y: Tensor) -> Any:
             h, c, context = state
-            h, c = model.decoder(torch.cat([y, context]), (h, c))
+            h, c = lstm(y + model.target_state(torch.cat([h, context])), c)
             context = model.attend(memory, h)
             return (h, c, context), torch.cat([h, context])
 
-        _, told = ps.scan(decode, (h, c, start), model.embedding(target[:-1]))
+        targets = model.target_input(model.embedding(target[:-1]))
+        _, told = ps.scan(decode, (h, c, start), targets)
         return F.cross_entropy(model.output(told), target[1:])
 
     return loss

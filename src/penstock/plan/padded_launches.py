@@ -7,7 +7,7 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -46,7 +46,7 @@ def group_by_bucket(
     chosen = np.flatnonzero(fits)
     if len(chosen):
         buckets = {
-            name: _buckets(machine, node, padding, name, values, chosen, size[chosen])
+            name: _buckets(machine, node, _places(padding, name), values, chosen, size[chosen])
             for name, size in sizes.items()
         }
         for mine, key in equal_rows(list(buckets.values())):
@@ -86,23 +86,22 @@ def equal_rows(columns: Sequence[Integers]) -> Iterator[tuple[Integers, list[int
 def _buckets(
     machine: Machine,
     node: LinkedNode,
-    padding: Padding,
-    symbol: str,
+    places: Iterable[int],
     values: dict[int, Array],
     chosen: Integers,
     sizes: Integers,
 ) -> Integers:
-    """A padded size for each row: that of a padded copy that some operand has already, or the one
-    that suits all rows without.
+    """A padded size for each row: that of the padded copy that the operand with the largest elements
+    has already, or the one that suits all rows without.
     """
-    width = 1
+    tables = [(place, sequence_table(machine, node.node.inputs[place])) for place in places]
+    found = {place: table for place, table in tables if table is not None}
+    widths = {place: prod(table.space.kind.shape) for place, table in found.items()}
+    width = 1 + sum(widths.values())
     known = np.zeros(len(chosen), np.int64)
-    for place in _places(padding, symbol):
-        table = sequence_table(machine, node.node.inputs[place])
-        if table is not None:
-            width += prod(table.space.kind.shape)
-            copies = machine.bundles.buckets(table, values[place][chosen])
-            known = np.maximum(known, copies)
+    if found:
+        widest = max(widths, key=widths.__getitem__)
+        known = machine.bundles.buckets(found[widest], values[widest][chosen])
     new = np.flatnonzero(known == 0)
     if len(new):
         known[new] = choose_buckets(sizes[new], width)
