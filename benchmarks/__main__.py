@@ -26,6 +26,7 @@ QUICK: dict[str, str] = {
     "tracing": "--rounds 5",
     "recording": "--rounds 5",
     "granularity": "--batch 16 --rounds 1",
+    "ragged_attention": "--hidden 128 --rounds 3",
     "eager_map": "--batches 256 --granularities op auto --rounds 2",
 }
 
@@ -40,6 +41,7 @@ FULL: dict[str, str] = {
     "long_loop": "--full",
     "tracing": "",
     "recording": "",
+    "ragged_attention": "--eager",
     "granularity": "--plot",
     "eager_map": "",
 }

@@ -23,6 +23,7 @@ TINY = {
     "long_loop": "--iterations 40 --timed-iterations 5 --instances 3 --width 2",
     "tracing": "--programs newton gru_outputs --calls 3",
     "recording": "--width 3 --calls 20 --fibers 5",
+    "ragged_attention": "--hidden 3 --batch 3 --vocabulary 5 --lengths 1 4 --eager",
     "granularity": "--batch 2 --hidden 3",
     "eager_map": "--batches 2 --embedding 4 --hidden 3 --similarity 2",
 }

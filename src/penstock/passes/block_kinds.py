@@ -79,7 +79,9 @@ def _keep_out(
             mixes[step] = True
     for step in reversed(chosen):
         after = [reader for wire in step.node.outputs for reader in readers.get(wire, ())]
-        if not _is_heavy(step) and after and all(mixes.get(reader) for reader in after):
+        follows = any(producers.get(wire) in mixes for wire in step.node.inputs)
+        joins = bool(after) and all(mixes.get(reader) for reader in after)
+        if joins and not follows and not _is_heavy(step):
             mixes[step] = True
     for step in chosen:
         step.kind = MIXING if mixes[step] else DATA

@@ -12,7 +12,7 @@ import numpy as np
 from penstock.plan.schedule import Integers
 
 #: What a launch costs, in numbers that could be read and written in the same time.
-LAUNCH_COST = 1 << 16
+LAUNCH_COST = 1 << 18
 
 #: Buckets are at least that long; longer ones are multiples of an eighth of a power of two.
 LEAST_BUCKET = 8
