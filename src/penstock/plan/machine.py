@@ -182,21 +182,22 @@ class Machine:
                 return None
 
     def _admissible(self) -> LinkedNode | None:
-        """The first node that may create rows without going over a bound.
+        """The first node that may create rows without going over a bound, loops being entered last.
 
         A loop is entered once no block of lower rank is ready: what that block makes may enter too,
         and blocks of the loop would have to wait for it anyway.
         """
         if self.live_rows >= self.limits.live_rows:
             return None
-        lowest = min((node.rank for node in self.data), default=None)
+        entering: list[LinkedNode] = []
         for node in self.expanding:
-            if node.kind == "enter" and lowest is not None and lowest < node.rank:
-                continue
             is_loop = self.linked.contexts[node.context].context.kind == "loop"
             if not is_loop or self.rows[node.context].live < self.limits.loop_rows:
-                return node
-        return None
+                if node.kind != "enter":
+                    return node
+                entering.append(node)
+        lowest = min((node.rank for node in self.data), default=None)
+        return next((node for node in entering if lowest is None or node.rank <= lowest), None)
 
     def _urgency(self, node: LinkedNode) -> tuple[int, int, int]:
         width = sum(map(len, self.queues[node]))

@@ -91,8 +91,8 @@ def _buckets(
     chosen: Integers,
     sizes: Integers,
 ) -> Integers:
-    """A padded size for each row: that of the padded copy that the operand with the largest elements
-    has already, or the one that suits all rows without.
+    """A padded size for each row: that of the padded copy that the operand with the largest
+    elements has already, or the one that suits all rows without.
     """
     tables = [(place, sequence_table(machine, node.node.inputs[place])) for place in places]
     found = {place: table for place, table in tables if table is not None}
