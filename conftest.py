@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+#: Tests of compiled launches ask for them; the others do not wait for a compiler.
+os.environ["PENSTOCK_FUSION"] = "never"
+
 GOLDEN = Path(__file__).parent / "tests" / "golden"
 
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]

@@ -26,7 +26,7 @@ def training_form(
     results: Sequence[int],
 ) -> TrainingForm | AutogradForm:
     """The form of a block that saves what the gradients of these operands need."""
-    sizes = named_sizes(block.inputs, arguments)
+    sizes = {} if block.is_uniform else named_sizes(block.inputs, arguments)
     batched = block.form(block.dynamic_sizes(arguments))
     is_general = batched.is_general and () in block.forms and min(sizes.values(), default=2) > 1
     fixed = None if is_general or not sizes else sizes

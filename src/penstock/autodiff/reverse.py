@@ -17,10 +17,11 @@ import numpy.typing as npt
 import torch
 
 from penstock.autodiff.contract import Contraction, Window
-from penstock.autodiff.gradients import GradientArena, add_gradients, slots_of
+from penstock.autodiff.fused_half import bind_half
+from penstock.autodiff.gradients import FindIndex, GradientArena, add_gradients, slots_of
 from penstock.autodiff.joint import TrainingForm
 from penstock.autodiff.tape import Page, Taping
-from penstock.autodiff.way_back import Add, CopyBack, Fetch, Half, WayBack
+from penstock.autodiff.way_back import Add, Adding, CopyBack, Fetch, Half, WayBack
 from penstock.plan.schedule import Copy, Integers, Picks, Shared, Span, Store
 from penstock.run.nans import first_bad_row
 
@@ -167,6 +168,11 @@ class Reversal:
             self._run_backward(page, half)
 
     def _run_backward(self, page: Page, half: Half) -> None:
+        if half.adds is None and isinstance(page.form, TrainingForm):
+            known = page.form.backward(half.pattern).gradients
+            half.adds = self._prepare_adds(page, half.index, known)
+        if half.index is None and not self.checks_nan and self._run_fused(page, half):
+            return
         cotangents = [fetch(self) for fetch in half.cotangents]
         results, places = page.go_back(
             half.pattern, half.index, cotangents, self.taped.read_uniform
@@ -174,24 +180,39 @@ class Reversal:
         if self.checks_nan:
             _check_nan(page, half, cotangents, results)
         if half.adds is None:
-            self.is_repeatable &= isinstance(page.form, TrainingForm)
-            half.adds = self._prepare_adds(page, half.index, results, places)
+            self.is_repeatable = False
+            found = [None if results[place] is None else place for place in places]  # type: ignore[index]
+            half.adds = self._prepare_adds(page, half.index, found)
         for add in half.adds:
-            add(self, results)
+            add.run(self, results)
+
+    def _run_fused(self, page: Page, half: Half) -> bool:
+        """Run a half compiled, if it is worth it by now."""
+        if not page.block.is_hot("backward", page.rows):
+            return False
+        if not half.is_bound:
+            half.fused, half.is_bound = bind_half(self, page, half), True
+        results = None if half.fused is None else half.fused.run(self, page)
+        if results is None:
+            return False
+        assert half.adds is not None
+        for add in half.adds:
+            if add.written is None or results[add.written] is not None:
+                add.run(self, results)
+        return True
 
     def _prepare_adds(
         self,
         page: Page,
         index: Integers | None,
-        results: Sequence[torch.Tensor | None],
         places: Sequence[int | Contraction | None],
-    ) -> tuple[Add, ...]:
+    ) -> tuple[Adding, ...]:
         """What to do with the results of a backward half: for each operand add its gradient."""
-        adds: list[Add] = []
+        adds: list[Adding] = []
         for operand, place in zip(page.operands, places, strict=True):
             if isinstance(place, Contraction):
-                adds.append(_collecting(page, operand, place))
-            elif place is not None and results[place] is not None:
+                adds.append(Adding(_collecting(page, operand, place)))
+            elif place is not None:
                 adds.append(self._adding(page, operand, place, index))
         return tuple(adds)
 
@@ -218,7 +239,8 @@ class Reversal:
         """How to find the cotangents of a result."""
         target = page.launch.targets[result]
         number, arena = target.arena, self.arena(target.arena)
-        gather = arena.prepare_gather(_row_slots(target, page.launch.rows, index))
+        slots = _row_slots(target, page.launch.rows, index)
+        gather = arena.prepare_gather(slots, _finding(page, target, arena, index))
         if page.block.block.is_flat:
             return lambda reversal: gather(reversal.arena(number)).unsqueeze(1)
         if target.length is not None:
@@ -227,20 +249,31 @@ class Reversal:
             return lambda reversal: gather(reversal.arena(number)).view(shape)
         return lambda reversal: gather(reversal.arena(number))
 
-    def _adding(self, page: Page, operand: int, place: int, index: Integers | None) -> Add:
+    def _adding(self, page: Page, operand: int, place: int, index: Integers | None) -> Adding:
         source = page.launch.operands[operand]
         if isinstance(source, Shared):
             wire = source.wire
-            return lambda reversal, results: reversal._add_uniform(wire, results[place].clone())
+            return Adding(lambda way, results: way._add_uniform(wire, results[place].clone()))
         assert isinstance(source, Span | Picks)
         number, arena = source.arena, self.arena(source.arena)
         slots = _row_slots(source, page.launch.rows, index)
-        shape, put = (len(slots), *arena.kind.shape), arena.prepare_accumulate(slots)
+        shape, find = (len(slots), *arena.kind.shape), _finding(page, source, arena, index)
+        is_first = len(slots) and arena.take_first(slots)
+        put = arena.prepare_write(slots, find) if is_first else arena.prepare_add(slots, find)
 
         def add(reversal: Reversal, results: Sequence[Any]) -> None:
             put(reversal.arena(number), results[place].reshape(shape))
 
-        return add
+        return Adding(add, operand, place) if is_first else Adding(add)
+
+
+def _finding(
+    page: Page, source: Span | Picks, arena: GradientArena, index: Integers | None
+) -> FindIndex | None:
+    """Finds the slots of all rows among the indices of the launch."""
+    if index is not None:
+        return None
+    return lambda: page.indices.of(source, arena.device)
 
 
 def _collecting(page: Page, operand: int, how: Contraction) -> Add:

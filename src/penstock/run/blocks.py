@@ -24,6 +24,7 @@ from penstock.ir.types import TensorType
 from penstock.run.batched import BatchedBlock, BlockInput, build_batched
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.batched.functorch_adapter import TRACING
+from penstock.run.fused.heat import Heat
 
 #: Concrete forms kept per block that has no symbolic one.
 MOST_FORMS = 256
@@ -47,6 +48,10 @@ class RunnableBlock:
         self.forms: dict[tuple[int, ...], BatchedBlock] = {}
         #: Forms that save what gradients need, made and looked up by `penstock.autodiff`.
         self.training_forms: dict[object, Any] = {}
+        #: Halves that are compiled, made and looked up by `penstock.run.fused`, and how near the
+        #: others are to it.
+        self.fused_forms: dict[object, Any] = {}
+        self.heats: dict[str, Heat] = {}
 
     def function(self, *arguments: torch.Tensor | int) -> tuple[torch.Tensor, ...]:
         """What the block computes for one instance."""
@@ -79,6 +84,25 @@ class RunnableBlock:
     def function_for(self, arguments: Sequence[torch.Tensor | int]) -> BatchFunction:
         """What to call, as function(rows, *arguments), for all arguments of these sizes."""
         return self.form(self.dynamic_sizes(arguments)).form_for(arguments)
+
+    def plain_function(self) -> BatchFunction | None:
+        """The batched function, if it is one for all sizes and runs no row by itself."""
+        if not self.is_uniform:
+            return None
+        form = self.form(())
+        return None if form.unbatched else form.form_for(())
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all launches are alike but for their rows."""
+        return not self._dynamic and not self.block.is_flat
+
+    def is_hot(self, half: str, rows: int) -> bool:
+        """Whether one more launch of a half is to be run compiled."""
+        heat = self.heats.get(half)
+        if heat is None:
+            heat = self.heats[half] = Heat(self.inputs)
+        return heat.rise(rows)
 
     @property
     def unbatched(self) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ to their memory: a plan that is kept and run again finds the same chunks in anot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -30,6 +30,8 @@ from penstock.plan.schedule import (
 from penstock.run.arenas import Arena
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
+from penstock.run.fused.binding import FusedLaunch, bind_launch
+from penstock.run.fused.indices import Indices
 
 if TYPE_CHECKING:
     from penstock.run.runner import Runner
@@ -49,15 +51,34 @@ class PreparedLaunch:
     block: RunnableBlock
     #: The instance of each row.
     instances: Integers
-    fetches: tuple[Fetch, ...]
-    puts: tuple[Put, ...]
+    #: How to gather operands and to write results, made ready when first needed.
+    fetches: tuple[Fetch, ...] | None = None
+    puts: tuple[Put, ...] | None = None
     #: The batched form, found when the launch is first run: sizes are part of the plan.
     function: BatchFunction | None = None
     #: What `penstock.autodiff` has found out about the launch, likewise.
     training: Any = None
+    #: The launch as it may be run compiled, by what it is run for; None where it cannot be.
+    fused: dict[Hashable, FusedLaunch | None] = field(default_factory=dict)
+    indices: Indices = field(default_factory=Indices)
+
+    def run_fused(self, run: Runner) -> bool:
+        """Do the whole launch compiled, if the block is worth it by now."""
+        if not self.block.is_hot("inference", self.launch.rows):
+            return False
+        if "inference" not in self.fused:
+            function = self.block.plain_function()
+            self.fused["inference"] = function and bind_launch(
+                run, self.launch, self.block, function, "inference", self.indices
+            )
+        fused = self.fused["inference"]
+        return fused is not None and fused.run(run) is not None
 
     def arguments(self, run: Runner) -> list[torch.Tensor | int]:
         """The operands, gathered."""
+        if self.fetches is None:
+            count = len(self.launch.operands)
+            self.fetches = tuple(_operand(run, self.launch, self.block, k) for k in range(count))
         return [fetch(run) for fetch in self.fetches]
 
     def run(self, arguments: Sequence[torch.Tensor | int]) -> Sequence[torch.Tensor]:
@@ -68,6 +89,9 @@ class PreparedLaunch:
 
     def store(self, run: Runner, outputs: Sequence[torch.Tensor]) -> None:
         """Write the results to their slots."""
+        if self.puts is None:
+            targets = self.launch.targets
+            self.puts = tuple(_target(run, self.block, target) for target in targets)
         for put, values in zip(self.puts, outputs, strict=True):
             put(run, values)
 
@@ -107,15 +131,6 @@ class PreparedWindow:
 
     growth: tuple[Chunk, ...]
     steps: tuple[Prepared, ...]
-
-
-def prepare_launch(
-    run: Runner, launch: Launch, block: RunnableBlock, instances: Integers
-) -> PreparedLaunch:
-    """Find a launch's operands and targets; the arenas have room for it."""
-    fetches = tuple(_operand(run, launch, block, k) for k in range(len(launch.operands)))
-    puts = tuple(_target(run, block, target) for target in launch.targets)
-    return PreparedLaunch(launch, block, instances, fetches, puts)
 
 
 def prepare_store(run: Runner, item: Store) -> PreparedStore:

@@ -37,7 +37,6 @@ from penstock.run.prepared import (
     PreparedStore,
     PreparedWindow,
     prepare_copy,
-    prepare_launch,
     prepare_read,
     prepare_store,
 )
@@ -148,7 +147,7 @@ class Runner:
     def _prepare(self, item: Launch | Store | Copy | Read) -> Prepared:
         if isinstance(item, Launch):
             instances = self.planner.launched.popleft()
-            return prepare_launch(self, item, self.blocks[item.block], instances)
+            return PreparedLaunch(item, self.blocks[item.block], instances)
         if isinstance(item, Store):
             return prepare_store(self, item)
         if isinstance(item, Copy):
@@ -182,6 +181,8 @@ class Runner:
         return [values.cpu().numpy() for values in gathered]
 
     def _launch(self, step: PreparedLaunch) -> None:
+        if not self.checks_nan and step.run_fused(self):
+            return
         arguments = step.arguments(self)
         try:
             outputs = step.run(arguments)
@@ -191,6 +192,11 @@ class Runner:
         self.check(step, arguments, outputs)
         step.store(self, outputs)
 
+    @property
+    def checks_nan(self) -> bool:
+        """Whether a profile asks for the first NaN."""
+        return self.recorder is not None and self.recorder.checks_nan
+
     def check(
         self,
         step: PreparedLaunch,
@@ -198,7 +204,7 @@ class Runner:
         outputs: Sequence[torch.Tensor],
     ) -> None:
         """Look for NaN, if a profile asks for it."""
-        if self.recorder is not None and self.recorder.checks_nan:
+        if self.checks_nan:
             rows, instances = step.launch.rows, step.instances
             check_launch(step.block, rows, arguments, outputs, instances, self.numbers)
 
