@@ -1,8 +1,8 @@
 """The backward half of a launch as compiled code: cotangents are gathered, gradients written.
 
 Gradients that are the first for their slots are written by the code itself; those that have to be
-added, and factors of weight gradients, are given back. Only launches whose rows all have the same
-cotangents are run so.
+added, and factors of weight gradients, are given back. Saved values are gathered too, since a half
+may be that of some rows only.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from penstock.autodiff.contract import Contraction
-from penstock.autodiff.gradients import GradientArena, slots_of
 from penstock.autodiff.joint import Backward, TrainingForm
 from penstock.plan.schedule import Picks, Span
 from penstock.run.fused.binding import Find, FusedLaunch, are_apart, known_form
+from penstock.run.fused.indices import FindIndex
 from penstock.run.fused.launch_code import LaunchCode, Origin, Part, Written
 
 if TYPE_CHECKING:
@@ -55,24 +55,23 @@ class FusedHalf:
 
 
 def bind_half(reversal: Reversal, page: Page, half: Half) -> FusedHalf | None:
-    """The half of all rows of a launch, if it can be run compiled."""
+    """The half of some rows of a launch, if it can be run compiled."""
     form = page.form
-    if not isinstance(form, TrainingForm) or not page.block.is_uniform:
-        return None
-    if half.adds is None or not are_apart(page.launch):
+    if not isinstance(form, TrainingForm) or not are_apart(page.launch):
         return None
     backward = form.backward(half.pattern)
-    inputs = [*_saved(page, form, backward), *_uniforms(reversal, page, backward)]
-    inputs += [_cotangent(reversal, page, result) for result in half.pattern]
+    rows = page.rows if half.index is None else len(half.index)
+    inputs = [*_saved(reversal, page, half, backward), *_uniforms(reversal, page, backward)]
+    inputs += [_cotangent(reversal, page, half, result) for result in half.pattern]
     known = [item for item in inputs if item is not None]
     if len(known) != len(inputs) or len({part.device for part, _ in known}) != 1:
         return None
     written = _written(page, half, backward)
-    results, finds = _results(reversal, page, written, _count(backward))
+    results, finds = _results(reversal, page, half, written, _count(backward))
     code = LaunchCode(backward.function, tuple(part for part, _ in known), results)
     launch = FusedLaunch(
         known_form(page.block, code, "backward"),
-        page.rows,
+        rows,
         [*(find for _, own in known for find in own), *finds],
     )
     return FusedHalf(launch, tuple(result is not None for result in results))
@@ -81,17 +80,29 @@ def bind_half(reversal: Reversal, page: Page, half: Half) -> FusedHalf | None:
 _Input = tuple[Part, tuple[Find, ...]]
 
 
-def _saved(page: Page, form: TrainingForm, backward: Backward) -> Iterator[_Input | None]:
+def _saved(
+    reversal: Reversal, page: Page, half: Half, backward: Backward
+) -> Iterator[_Input | None]:
     """What the forward half has left: one entry a row, or the same for all."""
+    assert isinstance(page.form, TrainingForm)
+    rows: FindIndex | None = None
     for position in backward.saved:
-        values, saved = page.saved[position], form.saved[position]
+        values, saved = page.saved[position], page.form.saved[position]
         find = _saved_value(position)
         if saved.dimension is None:
             yield _part(Origin.UNIFORM, values, values.shape), (find,)
         elif saved.dimension == 0 and values.shape[0] == page.rows:
-            yield _part(Origin.GIVEN, values, values.shape[1:]), (find,)
+            rows = rows or _positions(reversal, page, half, values.device)
+            yield _part(Origin.GATHERED, values, values.shape[1:]), (find, rows)
         else:
             yield None
+
+
+def _positions(reversal: Reversal, page: Page, half: Half, device: torch.device) -> FindIndex:
+    """The rows of a half, among those of the launch."""
+    if half.index is not None:
+        return reversal.indices.wait(half.index, device)
+    return page.indices.of(Span(0, 0, page.rows), device)
 
 
 def _saved_value(position: int) -> Find:
@@ -109,20 +120,21 @@ def _uniform(wire: int) -> Find:
     return lambda way: way.reversal.taped.read_uniform(wire)
 
 
-def _cotangent(reversal: Reversal, page: Page, result: int) -> _Input | None:
-    """Cotangents in the slots of a result; every row has one."""
+def _cotangent(reversal: Reversal, page: Page, half: Half, result: int) -> _Input | None:
+    """Cotangents in the slots of a result; every row of the half has one."""
     target = page.launch.targets[result]
     arena = reversal.arena(target.arena)
-    if target.length is not None or not arena.present[slots_of(target)].all():
+    if target.length is not None:
         return None
     part = _part(Origin.GATHERED, arena.values, arena.kind.shape)
-    return part, _slots(page, target, arena)
+    return part, _slots(reversal, page, half, target)
 
 
-def _slots(page: Page, source: Span | Picks, arena: GradientArena) -> tuple[Find, Find]:
+def _slots(reversal: Reversal, page: Page, half: Half, source: Span | Picks) -> tuple[Find, Find]:
     """The gradients of an arena, and slots of it."""
-    number, index = source.arena, page.indices.of(source, arena.device)
-    return (lambda way: way.reversal.arena(number).values), (lambda way: index)
+    number = source.arena
+    index = reversal.finding(page, source, half.index)
+    return (lambda way: way.reversal.arena(number).values), index
 
 
 def _part(origin: Origin, values: torch.Tensor, shape: Sequence[int]) -> Part:
@@ -147,9 +159,8 @@ def _places(place: int | Contraction | None) -> tuple[int, ...]:
 
 def _written(page: Page, half: Half, backward: Backward) -> dict[int, int]:
     """For each result that is only written, the operand whose gradient it is."""
-    assert half.adds is not None
     uses, operands = _uses(backward), page.launch.operands
-    firsts = [(add.written, add.operand) for add in half.adds if add.written is not None]
+    firsts = [(add.written, add.operand) for add in half.adds or () if add.written is not None]
     return {
         place: operand
         for place, operand in firsts
@@ -158,7 +169,7 @@ def _written(page: Page, half: Half, backward: Backward) -> dict[int, int]:
 
 
 def _results(
-    reversal: Reversal, page: Page, written: dict[int, int], count: int
+    reversal: Reversal, page: Page, half: Half, written: dict[int, int], count: int
 ) -> tuple[tuple[Written | None, ...], list[Find]]:
     """What becomes of each result, and where the written ones go."""
     results: list[Written | None] = [None] * count
@@ -168,5 +179,5 @@ def _results(
         assert isinstance(source, Span | Picks)
         arena = reversal.arena(source.arena)
         results[place] = Written(arena.values.dtype, arena.kind.shape, arena.device)
-        finds += _slots(page, source, arena)
+        finds += _slots(reversal, page, half, source)
     return tuple(results), finds

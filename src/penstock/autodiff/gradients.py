@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from penstock.plan.schedule import Integers, Kind, Picks, Span, consecutive
+from penstock.run.fused.indices import FindIndex
 
 
 def slots_of(source: Span | Picks) -> Integers:
@@ -38,8 +39,6 @@ def add_gradients(known: torch.Tensor | None, more: torch.Tensor) -> torch.Tenso
 #: it was prepared.
 Gather: TypeAlias = "Callable[[GradientArena], torch.Tensor]"
 Accumulate: TypeAlias = "Callable[[GradientArena, torch.Tensor], None]"
-#: Finds slots as an index tensor.
-FindIndex: TypeAlias = Callable[[], torch.Tensor]
 
 
 class GradientArena:

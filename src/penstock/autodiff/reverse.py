@@ -18,11 +18,12 @@ import torch
 
 from penstock.autodiff.contract import Contraction, Window
 from penstock.autodiff.fused_half import bind_half
-from penstock.autodiff.gradients import FindIndex, GradientArena, add_gradients, slots_of
+from penstock.autodiff.gradients import GradientArena, add_gradients, slots_of
 from penstock.autodiff.joint import TrainingForm
 from penstock.autodiff.tape import Page, Taping
 from penstock.autodiff.way_back import Add, Adding, CopyBack, Fetch, Half, WayBack
 from penstock.plan.schedule import Copy, Integers, Picks, Shared, Span, Store
+from penstock.run.fused.indices import FindIndex, Indices
 from penstock.run.nans import first_bad_row
 
 
@@ -50,9 +51,8 @@ class Reversal:
         self.arenas: dict[int, GradientArena] = {}
         self.uniform_gradients: dict[int, torch.Tensor] = {}
         self.windows: dict[object, tuple[int, Window]] = {}
-        #: Whether the way back is decided by which outputs have cotangents: not where torch's own
-        #: autograd has found it for some launch.
-        self.is_repeatable = True
+        #: Slots of some rows of launches on their devices.
+        self.indices = Indices()
 
     def arena(self, number: int) -> GradientArena:
         """The gradients of an arena's values."""
@@ -67,32 +67,40 @@ class Reversal:
             return None
         return arena.gather(slots)
 
-    def run(self, entries: Sequence[Page | Copy | Store]) -> None:
-        """Go through a tape from its end."""
-        for entry in reversed(entries):
-            self._reverse(entry)
-        self._flush_windows()
-
-    def find_way(self, entries: Sequence[Page | Copy | Store]) -> WayBack | None:
-        """Go through a tape from its end, and remember how; None if that may change."""
+    def run(self, entries: Sequence[Page | Copy | Store]) -> WayBack | None:
+        """Go through a tape from its end; the way, if it is decided by which outputs have
+        cotangents: not where torch's own autograd finds it for some launch.
+        """
+        if not all(map(_is_known, entries)):
+            for entry in reversed(entries):
+                self._run_step(entry, self._reverse(entry))
+            self._flush_windows()
+            return None
         steps = [self._reverse(entry) for entry in reversed(entries)]
-        self._flush_windows()
         present = {number: arena.present.copy() for number, arena in self.arenas.items()}
-        return WayBack(tuple(steps), present) if self.is_repeatable else None
+        way = WayBack(tuple(steps), present)
+        self._go(entries, way)
+        return way
 
     def run_again(self, entries: Sequence[Page | Copy | Store], way: WayBack) -> None:
         """Go through a tape on the way that an earlier pass has found for one like it."""
-        for entry, step in zip(reversed(entries), way.steps, strict=True):
-            if isinstance(step, CopyBack):
-                step.run(self)
-            elif step:
-                assert isinstance(entry, Page)
-                for half in step:
-                    self._run_half(entry, half)
-                entry.release()
-        self._flush_windows()
+        self._go(entries, way)
         for number, present in way.present.items():
             self.arena(number).present = present
+
+    def _go(self, entries: Sequence[Page | Copy | Store], way: WayBack) -> None:
+        for entry, step in zip(reversed(entries), way.steps, strict=True):
+            self._run_step(entry, step)
+        self._flush_windows()
+
+    def _run_step(self, entry: Page | Copy | Store, step: tuple[Half, ...] | CopyBack) -> None:
+        if isinstance(step, CopyBack):
+            step.run(self)
+        elif step:
+            assert isinstance(entry, Page)
+            for half in step:
+                self._run_half(entry, half)
+            entry.release()
 
     def _flush_windows(self) -> None:
         for wire, window in self.windows.values():
@@ -124,9 +132,7 @@ class Reversal:
         chosen = sources.reshape(len(targets), -1)[held].reshape(-1)
         shape = (len(chosen), *below.kind.shape)
         add = below.prepare_accumulate(chosen)
-        step = CopyBack(copy.target.arena, gather, copy.source.arena, shape, add)
-        step.run(self)
-        return step
+        return CopyBack(copy.target.arena, gather, copy.source.arena, shape, add)
 
     def _forget(self, targets: Sequence[Span | Picks]) -> None:
         for target in targets:
@@ -138,15 +144,23 @@ class Reversal:
     def _reverse_launch(self, page: Page) -> tuple[Half, ...]:
         rows = page.launch.rows
         held = {k: self._rows_held(page.launch.targets[k], rows) for k in page.results}
-        halves: list[Half] = []
-        if any(mask is not None for mask in held.values()):
-            for pattern, index in _patterns(held, rows):
-                fetches = tuple(self._cotangent(page, k, index) for k in pattern)
-                half = Half(pattern, index, fetches)
-                self._run_half(page, half)
-                halves.append(half)
-            page.release()
-        return tuple(halves)
+        if all(mask is None for mask in held.values()):
+            return ()
+        return tuple(self._half(page, *chosen) for chosen in _patterns(held, rows))
+
+    def _half(self, page: Page, pattern: tuple[int, ...], index: Integers | None) -> Half:
+        """The backward half of some rows, and what becomes of its results, if that is known."""
+        fetches = tuple(self._cotangent(page, k, index) for k in pattern)
+        half = Half(pattern, index, fetches)
+        if isinstance(page.form, TrainingForm):
+            places = page.form.backward(pattern).gradients
+            half.adds = self._prepare_adds(page, index, places)
+            self._bind(page, half)
+        return half
+
+    def _bind(self, page: Page, half: Half) -> None:
+        if not half.is_bound and page.block.is_hot("backward"):
+            half.fused, half.is_bound = bind_half(self, page, half), True
 
     def _rows_held(self, target: Span | Picks, rows: int) -> npt.NDArray[np.bool_] | None:
         """Which rows of a result have a cotangent; None if none has."""
@@ -168,10 +182,7 @@ class Reversal:
             self._run_backward(page, half)
 
     def _run_backward(self, page: Page, half: Half) -> None:
-        if half.adds is None and isinstance(page.form, TrainingForm):
-            known = page.form.backward(half.pattern).gradients
-            half.adds = self._prepare_adds(page, half.index, known)
-        if half.index is None and not self.checks_nan and self._run_fused(page, half):
+        if self._run_fused(page, half):
             return
         cotangents = [fetch(self) for fetch in half.cotangents]
         results, places = page.go_back(
@@ -180,7 +191,6 @@ class Reversal:
         if self.checks_nan:
             _check_nan(page, half, cotangents, results)
         if half.adds is None:
-            self.is_repeatable = False
             found = [None if results[place] is None else place for place in places]  # type: ignore[index]
             half.adds = self._prepare_adds(page, half.index, found)
         for add in half.adds:
@@ -188,14 +198,12 @@ class Reversal:
 
     def _run_fused(self, page: Page, half: Half) -> bool:
         """Run a half compiled, if it is worth it by now."""
-        if not page.block.is_hot("backward", page.rows):
+        if not page.block.is_hot("backward", page.rows) or self.checks_nan or half.adds is None:
             return False
-        if not half.is_bound:
-            half.fused, half.is_bound = bind_half(self, page, half), True
+        self._bind(page, half)
         results = None if half.fused is None else half.fused.run(self, page)
         if results is None:
             return False
-        assert half.adds is not None
         for add in half.adds:
             if add.written is None or results[add.written] is not None:
                 add.run(self, results)
@@ -240,7 +248,7 @@ class Reversal:
         target = page.launch.targets[result]
         number, arena = target.arena, self.arena(target.arena)
         slots = _row_slots(target, page.launch.rows, index)
-        gather = arena.prepare_gather(slots, _finding(page, target, arena, index))
+        gather = arena.prepare_gather(slots, self.finding(page, target, index))
         if page.block.block.is_flat:
             return lambda reversal: gather(reversal.arena(number)).unsqueeze(1)
         if target.length is not None:
@@ -248,6 +256,13 @@ class Reversal:
             shape = (rows, target.length, *arena.kind.shape)
             return lambda reversal: gather(reversal.arena(number)).view(shape)
         return lambda reversal: gather(reversal.arena(number))
+
+    def finding(self, page: Page, source: Span | Picks, index: Integers | None) -> FindIndex:
+        """Finds the slots of some rows of an operand or a target on its device."""
+        device = self.arena(source.arena).device
+        if index is None:
+            return page.indices.of(source, device)
+        return self.indices.wait(_row_slots(source, page.rows, index), device)
 
     def _adding(self, page: Page, operand: int, place: int, index: Integers | None) -> Adding:
         source = page.launch.operands[operand]
@@ -257,7 +272,7 @@ class Reversal:
         assert isinstance(source, Span | Picks)
         number, arena = source.arena, self.arena(source.arena)
         slots = _row_slots(source, page.launch.rows, index)
-        shape, find = (len(slots), *arena.kind.shape), _finding(page, source, arena, index)
+        shape, find = (len(slots), *arena.kind.shape), self.finding(page, source, index)
         is_first = len(slots) and arena.take_first(slots)
         put = arena.prepare_write(slots, find) if is_first else arena.prepare_add(slots, find)
 
@@ -265,15 +280,6 @@ class Reversal:
             put(reversal.arena(number), results[place].reshape(shape))
 
         return Adding(add, operand, place) if is_first else Adding(add)
-
-
-def _finding(
-    page: Page, source: Span | Picks, arena: GradientArena, index: Integers | None
-) -> FindIndex | None:
-    """Finds the slots of all rows among the indices of the launch."""
-    if index is not None:
-        return None
-    return lambda: page.indices.of(source, arena.device)
 
 
 def _collecting(page: Page, operand: int, how: Contraction) -> Add:
@@ -285,6 +291,11 @@ def _collecting(page: Page, operand: int, how: Contraction) -> Add:
         reversal.collect(key, wire, how, [results[place] for place in how.places])
 
     return collect
+
+
+def _is_known(entry: Page | Copy | Store) -> bool:
+    """Whether it is known beforehand which gradients a launch gives."""
+    return not isinstance(entry, Page) or not entry.results or isinstance(entry.form, TrainingForm)
 
 
 def _check_nan(

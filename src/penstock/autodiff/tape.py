@@ -178,7 +178,7 @@ class Taping(Runner):
     ) -> None:
         page = Page(step.launch, step.block, operands, results, instances=step.instances)
         page.indices = step.indices
-        if not self.checks_nan and self._run_fused(step, page):
+        if self._run_fused(step, page):
             self.tape.entries.append(page)
             return
         arguments = step.arguments(self)
@@ -196,12 +196,10 @@ class Taping(Runner):
 
     def _run_fused(self, step: PreparedLaunch, page: Page) -> bool:
         """Do the whole launch compiled, if the block is worth it by now."""
-        if not step.block.is_hot("forward", page.rows) or not step.block.is_uniform:
+        if not step.block.is_hot("forward", page.rows) or self.checks_nan:
             return False
         asked = (page.operands, page.results)
-        if asked not in step.fused:
-            step.fused[asked] = self._bind(step, page)
-        fused = step.fused[asked]
+        fused = step.fused_for(self, asked, lambda run: self._bind(step, *asked))
         saved = None if fused is None else fused.run(self)
         if saved is None:
             return False
@@ -209,8 +207,19 @@ class Taping(Runner):
         page.save(saved)
         return True
 
-    def _bind(self, step: PreparedLaunch, page: Page) -> FusedLaunch | None:
-        form = self._training_form(step, page, ())
+    def _bind_ahead(self, step: PreparedLaunch) -> None:
+        operands, results = asked = self.flows(step.launch.block)
+        if not operands or not results:
+            super()._bind_ahead(step)
+        elif step.block.is_hot("forward"):
+            step.fused_for(self, asked, lambda run: self._bind(step, *asked))
+
+    def _bind(
+        self, step: PreparedLaunch, operands: Sequence[int], results: Sequence[int]
+    ) -> FusedLaunch | None:
+        if step.block.plain_function() is None:
+            return None
+        form = self._training_form(step, (operands, results), ())
         if not isinstance(form, TrainingForm):
             return None
         saved, block = len(form.saved), step.block
@@ -230,7 +239,8 @@ class Taping(Runner):
         self, step: PreparedLaunch, page: Page, arguments: Sequence[torch.Tensor | int]
     ) -> Sequence[torch.Tensor]:
         """Run the forward half of a block, and save what its backward half needs."""
-        page.form = form = self._training_form(step, page, arguments)
+        asked = (page.operands, page.results)
+        page.form = form = self._training_form(step, asked, arguments)
         page.sizes = step.training[2]
         tensors = [item for item in arguments if isinstance(item, torch.Tensor)]
         outputs = form.forward(page.rows, *tensors, *page.sizes)
@@ -239,10 +249,12 @@ class Taping(Runner):
         return made
 
     def _training_form(
-        self, step: PreparedLaunch, page: Page, arguments: Sequence[torch.Tensor | int]
+        self,
+        step: PreparedLaunch,
+        asked: tuple[Sequence[int], Sequence[int]],
+        arguments: Sequence[torch.Tensor | int],
     ) -> TrainingForm | AutogradForm:
-        """The form of the block for what the launch is asked for."""
-        asked = (page.operands, page.results)
+        """The form of the block for the operands and results that carry gradients."""
         if step.training is None or step.training[0] != asked:
             form = training_form(step.block, arguments, *asked)
             step.training = asked, form, form.sizes(arguments)

@@ -97,8 +97,8 @@ class RunnableBlock:
         """Whether all launches are alike but for their rows."""
         return not self._dynamic and not self.block.is_flat
 
-    def is_hot(self, half: str, rows: int) -> bool:
-        """Whether one more launch of a half is to be run compiled."""
+    def is_hot(self, half: str, rows: int = 0) -> bool:
+        """Whether a launch of a half is to be run compiled, after one more of so many rows."""
         heat = self.heats.get(half)
         if heat is None:
             heat = self.heats[half] = Heat(self.inputs)

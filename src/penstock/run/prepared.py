@@ -51,6 +51,8 @@ class PreparedLaunch:
     block: RunnableBlock
     #: The instance of each row.
     instances: Integers
+    #: The slots of this launch and others on their devices.
+    indices: Indices
     #: How to gather operands and to write results, made ready when first needed.
     fetches: tuple[Fetch, ...] | None = None
     puts: tuple[Put, ...] | None = None
@@ -60,25 +62,29 @@ class PreparedLaunch:
     training: Any = None
     #: The launch as it may be run compiled, by what it is run for; None where it cannot be.
     fused: dict[Hashable, FusedLaunch | None] = field(default_factory=dict)
-    indices: Indices = field(default_factory=Indices)
 
-    def run_fused(self, run: Runner) -> bool:
-        """Do the whole launch compiled, if the block is worth it by now."""
-        if not self.block.is_hot("inference", self.launch.rows):
-            return False
-        if "inference" not in self.fused:
-            function = self.block.plain_function()
-            self.fused["inference"] = function and bind_launch(
-                run, self.launch, self.block, function, "inference", self.indices
-            )
-        fused = self.fused["inference"]
-        return fused is not None and fused.run(run) is not None
+    def fused_for(
+        self, run: Runner, what: Hashable, bind: Callable[[Runner], FusedLaunch | None]
+    ) -> FusedLaunch | None:
+        """The launch as it may be run compiled for some purpose."""
+        if what not in self.fused:
+            self.fused[what] = bind(run)
+        return self.fused[what]
+
+    def bind(self, run: Runner) -> FusedLaunch | None:
+        """The launch as it may be run compiled where nothing is saved."""
+        function = self.block.plain_function()
+        if function is None:
+            return None
+        return bind_launch(run, self.launch, self.block, function, "inference", self.indices)
 
     def arguments(self, run: Runner) -> list[torch.Tensor | int]:
         """The operands, gathered."""
         if self.fetches is None:
             count = len(self.launch.operands)
-            self.fetches = tuple(_operand(run, self.launch, self.block, k) for k in range(count))
+            with torch.inference_mode(False):
+                find = (_operand(run, self.launch, self.block, k) for k in range(count))
+                self.fetches = tuple(find)
         return [fetch(run) for fetch in self.fetches]
 
     def run(self, arguments: Sequence[torch.Tensor | int]) -> Sequence[torch.Tensor]:
@@ -91,7 +97,8 @@ class PreparedLaunch:
         """Write the results to their slots."""
         if self.puts is None:
             targets = self.launch.targets
-            self.puts = tuple(_target(run, self.block, target) for target in targets)
+            with torch.inference_mode(False):
+                self.puts = tuple(_target(run, self.block, target) for target in targets)
         for put, values in zip(self.puts, outputs, strict=True):
             put(run, values)
 

@@ -28,6 +28,7 @@ from penstock.plan.schedule import (
 from penstock.run.arenas import Arena
 from penstock.run.blocks import RunnableBlock
 from penstock.run.faults import Numbers, note_launch
+from penstock.run.fused.indices import Indices
 from penstock.run.nans import check_launch
 from penstock.run.prepared import (
     Prepared,
@@ -123,15 +124,14 @@ class Runner:
         """The same, with the instructions as they were prepared for it."""
         growth = _merged(item for item in window if isinstance(item, Chunk))
         self._grow(growth)
+        indices = Indices()
         is_inference = torch.is_inference_mode_enabled()
-        steps: list[Prepared] = []
+        with torch.inference_mode(False) if is_inference else nullcontext():
+            # What is prepared may serve runs that are differentiated.
+            steps = [self._prepare(item, indices) for item in window if type(item) is not Chunk]
         answer = None
-        for item in window:
-            if not isinstance(item, Chunk):
-                with torch.inference_mode(False) if is_inference else nullcontext():
-                    step = self._prepare(item)  # may serve runs that are differentiated
-                answer = self._step(step)
-                steps.append(step)
+        for step in steps:
+            answer = self._step(step)
         return PreparedWindow(growth, tuple(steps)), answer
 
     def _carry_out_again(self, window: PreparedWindow) -> None:
@@ -144,15 +144,25 @@ class Runner:
         for chunk in chunks:
             self.arena(chunk.arena).grow(chunk.start, chunk.count)
 
-    def _prepare(self, item: Launch | Store | Copy | Read) -> Prepared:
+    def _prepare(self, item: Instruction, indices: Indices) -> Prepared:
         if isinstance(item, Launch):
             instances = self.planner.launched.popleft()
-            return PreparedLaunch(item, self.blocks[item.block], instances)
+            step = PreparedLaunch(item, self.blocks[item.block], instances, indices)
+            self._bind_ahead(step)
+            return step
         if isinstance(item, Store):
             return prepare_store(self, item)
         if isinstance(item, Copy):
             return prepare_copy(self, item)
+        assert isinstance(item, Read)
         return prepare_read(self, item)
+
+    def _bind_ahead(self, step: PreparedLaunch) -> None:
+        """Bind a launch that will be run compiled, so that the slots of all launches of a window
+        travel together.
+        """
+        if step.block.is_hot("inference"):
+            step.fused_for(self, "inference", step.bind)
 
     def _step(self, step: Prepared) -> list[Array] | None:
         if isinstance(step, PreparedLaunch):
@@ -181,8 +191,10 @@ class Runner:
         return [values.cpu().numpy() for values in gathered]
 
     def _launch(self, step: PreparedLaunch) -> None:
-        if not self.checks_nan and step.run_fused(self):
-            return
+        if step.block.is_hot("inference", step.launch.rows) and not self.checks_nan:
+            fused = step.fused_for(self, "inference", step.bind)
+            if fused is not None and fused.run(self) is not None:
+                return
         arguments = step.arguments(self)
         try:
             outputs = step.run(arguments)

@@ -249,16 +249,16 @@ def test_the_mode_is_put_back_and_checked() -> None:
 def test_consecutive_slots_are_a_piece_of_a_count() -> None:
     indices = Indices()
     for start in (0, 5, 7):
-        found = indices.of(Span(0, start, 3), CPU, 0 if start < 7 else 2)
+        found = indices.of(Span(0, start, 3), CPU, 0 if start < 7 else 2)()
         assert found.tolist() == list(range(start - (start == 7) * 2, start - (start == 7) * 2 + 3))
         assert found.data_ptr() % 16 == 0
 
 
 def test_other_slots_are_brought_to_the_device_once() -> None:
     indices, source = Indices(), Picks(0, np.array([4, 9, 2]))
-    assert indices.of(source, CPU).tolist() == [4, 9, 2]
+    assert indices.of(source, CPU)().tolist() == [4, 9, 2]
     assert indices.of(source, CPU) is indices.of(source, CPU)
-    assert indices.of(source, CPU, 2).tolist() == [2, 7, 0]
+    assert indices.of(source, CPU, 2)().tolist() == [2, 7, 0]
 
 
 @pytest.mark.parametrize(

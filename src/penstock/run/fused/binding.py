@@ -144,9 +144,8 @@ def _find_slots(arena: Arena, source: Span | Picks, indices: Indices, finds: lis
     number, chunk = arena.number, arena.chunk_of(source)
     if chunk is None:
         return False
-    index = indices.of(source, arena.device, arena.starts[chunk])
     finds.append(lambda run: run.arenas[number].chunks[chunk])
-    finds.append(lambda run: index)
+    finds.append(indices.of(source, arena.device, arena.starts[chunk]))
     return True
 
 

@@ -37,8 +37,9 @@ class Heat:
         self.is_settled = device not in SAVING
 
     def rise(self, rows: int) -> bool:
-        """One more launch: whether it is to be run compiled."""
-        if self.is_settled or not rows or Fusion.mode == "never":
+        """Whether launches are to be run compiled, after one more of so many rows."""
+        if self.is_settled or Fusion.mode == "never":
             return False
-        self.seconds += self.a_launch + self.a_row * rows
+        if rows:
+            self.seconds += self.a_launch + self.a_row * rows
         return self.seconds > PRICE or Fusion.mode == "always"

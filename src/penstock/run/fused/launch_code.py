@@ -9,7 +9,8 @@ assumes that no slot is both read and written.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
@@ -130,8 +131,9 @@ class LaunchCode:
     def _check(self, compiled: Compiled, rows: int) -> None:
         examples, _ = self.examples(rows)
         theirs = [tensor.clone() for tensor in examples]
-        expected = [*self.run(*examples), *examples]
-        found = [*compiled(list(theirs)), *theirs]
+        with _full_precision():
+            expected = [*self.run(*examples), *examples]
+            found = [*compiled(list(theirs)), *theirs]
         for one, other in zip(found, expected, strict=True):
             tolerance = TOLERANCES.get(one.element_size(), 0.0) if one.is_floating_point() else 0.0
             if not torch.allclose(one, other, tolerance, tolerance, equal_nan=True):
@@ -143,6 +145,17 @@ class LaunchCode:
         plain = _seconds(lambda: self.run(*examples), examples[0].device)
         fused = _seconds(lambda: compiled(list(examples)), examples[0].device)
         return plain / fused
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """Products without TensorFloat32, in which differences in the last bits grow large."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _values(draw: torch.Generator, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
