@@ -74,8 +74,9 @@ def _compile(
     table = {**select_decomp_table(), **DECOMPOSITIONS}
     with mode:
         graph = make_fx(function, tracing_mode="fake", decomposition_table=table)(*fakes)
-    with tracing(TracingContext(mode)), _settings():
-        compiled: Any = compile_fx_inner(graph, fakes)
+    on_gpu = examples[0].is_cuda
+    with tracing(TracingContext(mode)), _settings(on_gpu):
+        compiled: Any = compile_fx_inner(graph, fakes, cpp_wrapper=on_gpu)
     return compiled  # type: ignore[no-any-return]
 
 
@@ -88,16 +89,15 @@ def _fake(mode: FakeTensorMode, example: torch.Tensor, free: set[int]) -> torch.
     return mode.from_tensor(example, symbolic_context=context)
 
 
-def _settings() -> AbstractContextManager[None]:
-    """Sizes and strides are checked by the caller."""
+def _settings(on_gpu: bool) -> AbstractContextManager[None]:
+    """Sizes and strides are checked by the caller. For a GPU kernels are started from C++, which
+    takes a third of the time on the host.
+    """
     import torch._inductor.config as config
+    from torch._inductor.compile_fx import get_cpp_wrapper_config
 
+    own = {"size_asserts": False, "nan_asserts": False, "cpp.dynamic_threads": True}
     patch: AbstractContextManager[None] = config.patch(
-        {
-            "size_asserts": False,
-            "nan_asserts": False,
-            "cpp.dynamic_threads": True,
-            "cpp_wrapper": True,  # kernels are launched from C++: a third of the time on the host
-        }
+        {**(get_cpp_wrapper_config() if on_gpu else {}), **own}
     )
     return patch
