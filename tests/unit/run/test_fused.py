@@ -164,7 +164,7 @@ def test_a_block_is_compiled_once_its_launches_have_paid_for_it() -> None:
         fused_without_compiler(),
         ps.set_fusion("auto"),
         patch("penstock.run.fused.launch_code.compile_function", compiler),
-        patch.object(heat, "PRICE", 9.5 * heat.SAVING["cpu"]),
+        patch.dict(heat.PRICE, cpu=9.5 * heat.SAVING["cpu"]),
         torch.no_grad(),
     ):
         for call in range(14):
