@@ -1,10 +1,14 @@
-"""What all benchmark scripts share: options, printing, and where results are kept."""
+"""What all benchmark scripts share: options, printing, and where results are kept.
+
+Every run leaves its figures as JSON, and a plot where candidates were compared, in a folder that
+git does not see; RESULTS.md changes only when asked for.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,13 +18,16 @@ from rich.console import Console
 from benchmarks.environment import describe_environment
 from benchmarks.figures import Figures
 from benchmarks.harness import Comparison
+from benchmarks.rate_plots import rate_bars
 from benchmarks.results import RESULTS, record
 
 #: A script measures one thing after the other, as its options say.
 Measure = Callable[[argparse.Namespace], Iterator[Comparison | Figures]]
 
-#: Options that say nothing about what is measured.
-_PLACES = ("json", "plot", "record", "threads")
+OUT = Path(__file__).parent / "out"
+
+#: Options that say nothing about what is measured, or that are said elsewhere.
+_PLACES = ("out", "plot", "record", "threads", "device")
 
 
 def run_script(
@@ -43,14 +50,40 @@ def run_script(
         console.print(_figures(result).table())
     if not found:
         return
-    environment = describe_environment()
+    environment = describe_environment(options.device)
     console.print(", ".join(f"{key} {value}" for key, value in environment.items()))
-    if options.json:
-        kept = {"environment": environment, "results": [asdict(result) for result in found]}
-        options.json.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+    for path in _keep(options.out, name, claim, found, environment):
+        console.print(f"written: {path}")
     if options.record:
         tables = [_figures(result) for result in found]
         record(options.record, name, claim, tables, environment, _sizes(options))
+
+
+def _keep(
+    folder: Path,
+    name: str,
+    claim: str,
+    found: Sequence[Comparison | Figures],
+    environment: Mapping[str, str | int],
+) -> Iterator[Path]:
+    """Write the seconds of every round, and the plot of all comparisons."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = f"{name}-{environment['device']}-{environment['threads']}".replace(" ", "_")
+    kept = {"environment": environment, "results": [asdict(result) for result in found]}
+    path = folder / f"{stem}.json"
+    path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+    yield path
+    comparisons = [result for result in found if isinstance(result, Comparison)]
+    if comparisons:
+        path = folder / f"{stem}.svg"
+        path.write_text(rate_bars(claim, _where(environment), comparisons), encoding="utf-8")
+        yield path
+
+
+def _where(environment: Mapping[str, str | int]) -> str:
+    """The line under the title of a plot."""
+    shown = ("device", "processor", "threads", "torch", "commit", "date")
+    return ", ".join(f"{key} {environment[key]}" for key in shown)
 
 
 def _figures(result: Comparison | Figures) -> Figures:
@@ -67,7 +100,9 @@ def _parser(
     )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="a file for the seconds of every round")
+    parser.add_argument(
+        "--out", type=Path, default=OUT, help="folder for the seconds of every round, and the plot"
+    )
     parser.add_argument(
         "--record",
         type=Path,
@@ -75,6 +110,8 @@ def _parser(
         const=RESULTS,
         help="replace this script's section in a file of results, RESULTS.md unless named",
     )
+    # A script that runs elsewhere, or lets one choose, says so in its own options.
+    parser.set_defaults(device="cpu")
     add_options(parser)
     return parser
 

@@ -1,0 +1,109 @@
+"""The binary Tree-LSTM over one batch of trees, and all ways to run it, for several scripts.
+
+Candidates take trees as they are read; what they make of their structure is part of a call. The
+exceptions say so in their names: a known plan, a ready schedule.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from benchmarks.baselines import tree_lstm
+from benchmarks.baselines.arena import ArenaSchedule
+from benchmarks.baselines.compiled import NO_COMPILER, can_compile, compiled_twin
+from benchmarks.baselines.levels import levels_of, needed_levels_of
+from benchmarks.baselines.products import Layer
+from benchmarks.baselines.training import Forward
+from benchmarks.inside import planning_anew
+from benchmarks.programs.tree_lstm import tree_program
+from penstock.data import Tree, random_binary_trees
+
+REFERENCE = "by level, needed (b+)"
+
+NOTES = {
+    "structure": "timed for every candidate but `known plan`, whose trees were seen before",
+    "products alone": "in the shapes of the levels",
+}
+
+
+class TreeSubject:
+    """A model, a batch, and its candidates."""
+
+    def __init__(
+        self, model: tree_lstm.TreeLSTM, trees: list[Tree], twin: tree_lstm.TreeLSTM | None
+    ) -> None:
+        self.model, self.trees, self.twin = model, trees, twin
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Candidates that cannot be run here."""
+        if self.twin is not None:
+            return {}
+        reason = "--no-compiled" if can_compile() else NO_COMPILER
+        return {"by level, needed, compiled (c+)": reason}
+
+    def forwards(self) -> dict[str, Forward]:
+        """Every way to compute the roots' states by autograd."""
+        return {**self._penstock(), **self._by_hand()}
+
+    def _penstock(self) -> dict[str, Forward]:
+        program, trees = tree_program(self.model), self.trees
+
+        def known() -> Tensor:
+            return program.map(trees, out="stack")  # type: ignore[no-any-return]
+
+        def planned() -> Tensor:
+            with planning_anew():
+                return known()
+
+        return {"penstock": planned, "penstock, known plan": known}
+
+    def _by_hand(self) -> dict[str, Forward]:
+        model, trees, twin = self.model, self.trees, self.twin
+        nodes = [tree.to_nodes() for tree in trees]
+        found: dict[str, Forward] = {
+            "per sample (a)": lambda: tree_lstm.per_sample(model, nodes),
+            "by level (b)": lambda: tree_lstm.by_level(model, levels_of(trees)),
+            REFERENCE: lambda: tree_lstm.by_level_needed(model, needed_levels_of(trees)),
+        }
+        if twin is not None:
+            found["by level, compiled (c)"] = lambda: tree_lstm.by_level(twin, levels_of(trees))
+            found["by level, needed, compiled (c+)"] = lambda: tree_lstm.by_level_needed(
+                twin, needed_levels_of(trees)
+            )
+        return found
+
+    def schedule(self) -> ArenaSchedule:
+        """The schedule made by hand for these trees."""
+        return ArenaSchedule(self.model, levels_of(self.trees))
+
+    def layers(self) -> list[Layer]:
+        """The products of one run."""
+        return tree_lstm.layers(self.model, levels_of(self.trees))
+
+
+def subjects(options: argparse.Namespace) -> Iterator[tuple[int, TreeSubject]]:
+    """All hidden sizes and batches; those of one size share the model, compiled once."""
+    for hidden in options.hidden:
+        torch.manual_seed(0)
+        model = tree_lstm.TreeLSTM(hidden=hidden).to(options.device)
+        compiles = options.compiled and can_compile()
+        twin = compiled_twin(model, "cell") if compiles else None
+        for batch in options.batches:
+            yield hidden, TreeSubject(model, random_binary_trees(batch, seed=batch), twin)
+
+
+def add_tree_options(parser: argparse.ArgumentParser) -> None:
+    """The sizes."""
+    parser.add_argument("--hidden", type=int, nargs="+", default=[150, 256])
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 10, 25, 64, 256])
+    parser.add_argument(
+        "--compiled",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also by level with a compiled cell",
+    )
