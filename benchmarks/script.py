@@ -44,12 +44,16 @@ def run_script(
     # Wide enough for every table, so that a log reads like a terminal.
     console = Console(width=140, markup=False, highlight=False)
     console.print(claim)
+    if options.device == "cuda":
+        if not torch.cuda.is_available():
+            console.print("left out: there is no CUDA device")
+            return
+        # As training code on such devices does; tolerances of scripts allow for it.
+        torch.backends.cuda.matmul.allow_tf32 = True
     found: list[Comparison | Figures] = []
     for result in measure(options):
         found.append(result)
         console.print(_figures(result).table())
-    if not found:
-        return
     environment = describe_environment(options.device)
     console.print(", ".join(f"{key} {value}" for key, value in environment.items()))
     for path in _keep(options.out, name, claim, found, environment):

@@ -74,10 +74,6 @@ def measure_batch(subject: TreeSubject, hidden: int, options: argparse.Namespace
 
 def measure(options: argparse.Namespace) -> Iterator[Comparison]:
     """All sizes."""
-    if not torch.cuda.is_available():
-        print("left out: there is no CUDA device")
-        return
-    torch.backends.cuda.matmul.allow_tf32 = True
     for hidden, subject in subjects(options):
         yield measure_batch(subject, hidden, options)
 
