@@ -23,19 +23,21 @@ from benchmarks.tree_subject import NOTES, REFERENCE, TreeSubject, add_tree_opti
 @torch.no_grad()
 def measure_batch(subject: TreeSubject, hidden: int, options: argparse.Namespace) -> Comparison:
     """One batch size."""
-    batch = len(subject.trees)
-    return compare(
-        f"Tree-LSTM inference, hidden {hidden}, batch {batch}",
-        {**subject.forwards(), "arena by hand (d)": lambda: subject.schedule().infer()},
-        reference=REFERENCE,
-        parts={"products alone": Products(subject.layers()).forward},
-        floor=ProductFloor(subject.layers(), training=False),
-        work=batch,
-        unit="trees",
-        rounds=options.rounds,
-        notes=NOTES,
-        missing=subject.missing,
-    )
+    weights, batch = torch.randn(hidden), len(subject.trees)
+    with subject.peers(weights, training=False, wanted=options.peers) as (peers, not_started):
+        by_arena = {"arena by hand (d)": lambda: subject.schedule().infer()}
+        return compare(
+            f"Tree-LSTM inference, hidden {hidden}, batch {batch}",
+            {**subject.forwards(), **by_arena, **peers},
+            reference=REFERENCE,
+            parts={"products alone": Products(subject.layers()).forward},
+            floor=ProductFloor(subject.layers(), training=False),
+            work=batch,
+            unit="trees",
+            rounds=options.rounds,
+            notes=NOTES,
+            missing={**subject.missing, **not_started},
+        )
 
 
 def measure(options: argparse.Namespace) -> Iterator[Comparison]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -15,10 +16,11 @@ from torch import Tensor
 from benchmarks.baselines import tree_lstm
 from benchmarks.baselines.arena import ArenaSchedule
 from benchmarks.baselines.compiled import NO_COMPILER, can_compile, compiled_twin
-from benchmarks.baselines.levels import levels_of, needed_levels_of
+from benchmarks.baselines.levels import forest_arrays, levels_of, needed_levels_of
 from benchmarks.baselines.products import Layer
 from benchmarks.baselines.training import Forward
 from benchmarks.inside import planning_anew
+from benchmarks.peers.process import Peer, peers_for
 from benchmarks.programs.tree_lstm import tree_program
 from penstock.data import Tree, random_binary_trees
 
@@ -81,6 +83,17 @@ class TreeSubject:
         """The schedule made by hand for these trees."""
         return ArenaSchedule(self.model, levels_of(self.trees))
 
+    @contextmanager
+    def peers(
+        self, weights: Tensor, *, training: bool, wanted: bool
+    ) -> Iterator[tuple[dict[str, Peer], dict[str, str]]]:
+        """Other systems at the same work, and those that could not be started."""
+        arrays = {name: value.detach().numpy() for name, value in self.model.named_parameters()}
+        forest = forest_arrays(self.trees)
+        problem = {**arrays, **forest, "weights": weights.numpy(), "training": training}
+        with peers_for("trees", problem, wanted=wanted) as found:
+            yield found
+
     def layers(self) -> list[Layer]:
         """The products of one run."""
         return tree_lstm.layers(self.model, levels_of(self.trees))
@@ -106,4 +119,10 @@ def add_tree_options(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         default=True,
         help="also by level with a compiled cell",
+    )
+    parser.add_argument(
+        "--peers",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also other systems, where benchmarks.peers.install has installed them",
     )

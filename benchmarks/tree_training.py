@@ -41,18 +41,19 @@ def candidates_of(subject: TreeSubject, weights: Tensor) -> dict[str, Callable[[
 def measure_batch(subject: TreeSubject, hidden: int, options: argparse.Namespace) -> Comparison:
     """One batch size."""
     weights, batch = torch.randn(hidden), len(subject.trees)
-    return compare(
-        f"Tree-LSTM training, hidden {hidden}, batch {batch}",
-        candidates_of(subject, weights),
-        reference=REFERENCE,
-        parts={"products alone": Products(subject.layers()).forward_and_backward},
-        floor=ProductFloor(subject.layers(), training=True),
-        work=batch,
-        unit="trees",
-        rounds=options.rounds,
-        notes=NOTES,
-        missing=subject.missing,
-    )
+    with subject.peers(weights, training=True, wanted=options.peers) as (peers, not_started):
+        return compare(
+            f"Tree-LSTM training, hidden {hidden}, batch {batch}",
+            {**candidates_of(subject, weights), **peers},
+            reference=REFERENCE,
+            parts={"products alone": Products(subject.layers()).forward_and_backward},
+            floor=ProductFloor(subject.layers(), training=True),
+            work=batch,
+            unit="trees",
+            rounds=options.rounds,
+            notes=NOTES,
+            missing={**subject.missing, **not_started},
+        )
 
 
 def measure(options: argparse.Namespace) -> Iterator[Comparison]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from benchmarks.baselines.products import Layer
 from benchmarks.figures import Spread
+from benchmarks.floor import ProductFloor
 from benchmarks.harness import compare
 
 
@@ -42,6 +44,61 @@ def test_a_bound_is_a_part_that_has_all_of_its_own_speed() -> None:
     assert result["least"].share == Spread(1.0, 1.0, 1.0)
     assert result.figures().headings[-1] == "of least"
     assert result.figures().rows[-1][-1] == "100%"
+
+
+class Elsewhere:
+    """A candidate that says how long it took."""
+
+    def __call__(self) -> int:
+        return 1
+
+    def seconds_per_call(self, repeats: int) -> float:
+        return 0.25
+
+
+class Known:
+    """A floor that counts how often it was looked at."""
+
+    name = "least"
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def look(self) -> None:
+        self.looks += 1
+
+    def seconds(self) -> float:
+        return 0.125
+
+
+def test_a_candidate_may_time_itself() -> None:
+    result = compare("claim", {"a": lambda: 1, "b": Elsewhere()}, reference="a", rounds=3)
+    assert result["b"].seconds == [0.25, 0.25, 0.25]
+
+
+def test_a_floor_is_looked_for_in_every_round_and_has_a_line() -> None:
+    floor = Known()
+    result = compare("claim", {"b": Elsewhere()}, reference="b", rounds=3, floor=floor)
+    assert floor.looks == 3
+    assert result.bound == "least"
+    assert result["least"].seconds == [0.125] * 3
+    assert result["b"].share == Spread(0.5, 0.5, 0.5)
+
+
+def test_the_floor_of_products_is_their_operations_at_the_best_rate() -> None:
+    floor = ProductFloor([Layer(10, 20, 30)], training=False)
+    floor.look()
+    first = floor.best_rate
+    floor.look()
+    assert floor.best_rate >= first > 0
+    assert floor.seconds() == 2 * 10 * 20 * 30 / floor.best_rate
+
+
+def test_a_candidate_that_cannot_be_run_has_a_line_that_says_why() -> None:
+    result = compare(
+        "claim", {"a": Elsewhere()}, reference="a", missing={"b": "no compiler"}, floor=Known()
+    )
+    assert result.figures().rows[-1] == ("b", "-", "left out: no compiler", "-", "-")
 
 
 def test_figures_have_a_row_for_each_candidate() -> None:

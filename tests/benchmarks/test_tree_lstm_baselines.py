@@ -1,4 +1,4 @@
-"""The three ways to run the Tree-LSTM by hand compute the same states and gradients."""
+"""All ways to run the Tree-LSTM by hand compute the same states and gradients."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import pytest
 import torch
 
 from benchmarks.baselines import tree_lstm
+from benchmarks.baselines.arena import ArenaSchedule
 from benchmarks.baselines.levels import levels_of, needed_levels_of
 from benchmarks.baselines.training import loss_and_gradients
+from benchmarks.harness import check_agreement
+from benchmarks.tree_gpu import candidates_of
+from benchmarks.tree_subject import REFERENCE, TreeSubject
 from penstock.data import Tree, combs, perfect_trees, random_binary_trees
 
 FORESTS = {
@@ -38,3 +42,33 @@ def test_all_baselines_agree(trees: list[Tree]) -> None:
         results = [loss_and_gradients(model, way, weights) for way in ways]
     torch.testing.assert_close(results[1], results[0])
     torch.testing.assert_close(results[2], results[0])
+
+
+@pytest.mark.parametrize("trees", FORESTS.values(), ids=FORESTS.keys())
+def test_the_arena_has_the_loss_and_the_gradients_of_autograd(trees: list[Tree]) -> None:
+    torch.manual_seed(0)
+    model = tree_lstm.TreeLSTM(vocabulary=20, embedding=5, hidden=4).double()
+    weights = torch.randn(4, dtype=torch.float64)
+    levels = levels_of(trees)
+    schedule = ArenaSchedule(model, levels)
+    torch.testing.assert_close(schedule.infer(), tree_lstm.by_level(model, levels).detach())
+    if any(len(tree) > 1 for tree in trees):
+        expected = loss_and_gradients(
+            model, lambda: tree_lstm.by_level(model, levels), weights
+        )
+        torch.testing.assert_close(schedule.train(weights), expected)
+
+
+def test_the_candidates_for_a_gpu_agree_here_too() -> None:
+    torch.manual_seed(0)
+    model = tree_lstm.TreeLSTM(vocabulary=20, embedding=5, hidden=4)
+    trees = random_binary_trees(3, vocabulary=20, seed=0)
+    candidates = candidates_of(TreeSubject(model, trees, None), torch.randn(4))
+    check_agreement(candidates, REFERENCE, 1e-4)
+    assert "arena by hand, plan ready" in candidates
+
+
+def test_the_products_are_those_of_the_levels() -> None:
+    model = tree_lstm.TreeLSTM(vocabulary=20, embedding=5, hidden=4)
+    layers = tree_lstm.layers(model, levels_of(FORESTS["perfect"]))
+    assert layers == [(24, 5, 12, True), (12, 8, 20, True), (6, 8, 20, True), (3, 8, 20, True)]
