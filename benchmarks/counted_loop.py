@@ -51,9 +51,7 @@ def forwards(body: Body, rows: Tensor) -> dict[str, Forward]:
     return {**known, "penstock, scan, planned": planned, **eager}
 
 
-def measure_case(
-    size: str, mode: str, batch: int, options: argparse.Namespace
-) -> Comparison:
+def measure_case(size: str, mode: str, batch: int, options: argparse.Namespace) -> Comparison:
     """One body and batch."""
     torch.manual_seed(0)
     width = options.large_width if size == "large" else options.small_width

@@ -86,9 +86,10 @@ def measure_mode(subject: Subject, training: bool, options: argparse.Namespace) 
     layers, on_cpu = lstm.layers(subject.model, lengths), options.device == "cpu"
     products = Products(layers, options.device)
     alone = products.forward_and_backward if training else products.forward
-    mode, shortest, longest = "training" if training else "inference", min(lengths), max(lengths)
+    mode, size = "training" if training else "inference", options.hidden
+    steps = f"{min(lengths)} to {max(lengths)}"
     return compare(
-        f"LSTM {mode}, hidden {options.hidden}, {len(lengths)} sequences of {shortest} to {longest}",
+        f"LSTM {mode}, hidden {size}, {len(lengths)} sequences of {steps}",
         subject.training_steps() if training else subject.forwards(),
         reference=REFERENCE,
         parts={"products alone": alone},

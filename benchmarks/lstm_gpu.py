@@ -69,7 +69,10 @@ def measure_length(length: int, options: argparse.Namespace) -> Comparison:
 def by_iteration(results: Sequence[Comparison]) -> Figures:
     """Milliseconds for each iteration, forward and backward."""
     rows = [
-        (entry.name, *(rounded(1e3 * median(each[entry.name].seconds) / each.work) for each in results))
+        (
+            entry.name,
+            *(rounded(1e3 * median(each[entry.name].seconds) / each.work) for each in results),
+        )
         for entry in results[0].measurements
     ]
     headings = [f"{each.work:,} iterations" for each in results]

@@ -43,9 +43,7 @@ def line(start: tuple[float, float], end: tuple[float, float], kind: str, dashes
     return f'<line class="{kind}" {place}{dashed}/>'
 
 
-def words(
-    left: float, bottom: float, text: str, *, kind: str = "", anchor: str = "start"
-) -> str:
+def words(left: float, bottom: float, text: str, *, kind: str = "", anchor: str = "start") -> str:
     """Text; `kind` is a class of the style, or `bold`."""
     weight = ' font-weight="bold"' if kind == "bold" else ""
     place = f'x="{left:.1f}" y="{bottom:.1f}" text-anchor="{anchor}"'

@@ -54,7 +54,7 @@ class ArenaSchedule:
         # One copy for all of a batch.
         indices = indices.to(model.leaf_gates.weight.device, non_blocking=True)
         sizes = [self.leaves, len(levels.roots), *map(len, pairs)]
-        self.tokens, self.roots, *placed = indices.split(sizes)
+        self.tokens, self.roots, *placed = torch.split(indices, sizes)
         ends = torch.tensor([len(each) // 2 for each in pairs]).cumsum(0).tolist()
         starts = [0, *ends[:-1]]
         self.heights = list(map(Height, starts, ends, placed))
@@ -173,7 +173,7 @@ class CapturedCall:
     """A call with fixed addresses and no reads, captured once and replayed as one CUDA graph."""
 
     def __init__(self, call: Callable[[], tuple[Tensor, ...] | Tensor]) -> None:
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             call()  # what libraries set up at a first call cannot be captured

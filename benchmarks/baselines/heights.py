@@ -1,4 +1,4 @@
-"""Nodes of binary trees by height, in numpy alone: peers in environments without torch use it too."""
+"""Nodes of binary trees by height, in numpy alone: peers without torch use it too."""
 
 from __future__ import annotations
 

@@ -103,11 +103,11 @@ class LibraryLSTM:
         inputs, hidden = model.gates.in_features - model.hidden, model.hidden
         self.layer = nn.LSTM(inputs, hidden).to(model.gates.weight.device)
         weight, bias = _last_two_swapped(model.gates.weight), _last_two_swapped(model.gates.bias)
+        # It has two biases, which are added; one is left at zero.
+        values = (weight[:, :inputs], weight[:, inputs:], bias, torch.zeros_like(bias))
         with torch.no_grad():
-            self.layer.weight_ih_l0.copy_(weight[:, :inputs])
-            self.layer.weight_hh_l0.copy_(weight[:, inputs:])
-            self.layer.bias_ih_l0.copy_(bias)
-            self.layer.bias_hh_l0.zero_()
+            for parameter, value in zip(self.layer.parameters(), values, strict=True):
+                parameter.copy_(value)
 
     def packed(self, sequences: Sequence[Tensor]) -> Tensor:
         """Sequences of different lengths, packed."""

@@ -47,7 +47,9 @@ def chunks_of(forest: Forest, width: int) -> Chunks:
     cuts, start = [], leaves
     for begin, end in zip(levels.bounds[:-1], levels.bounds[1:]):
         count = -(-(end - begin) // width) * width
-        place[len(levels.tokens) + begin : len(levels.tokens) + end] = start + np.arange(end - begin)
+        place[len(levels.tokens) + begin : len(levels.tokens) + end] = start + np.arange(
+            end - begin
+        )
         cuts.append((begin, end, start - leaves))
         start += count
     rows = _round_up(start - leaves, 4 * width)

@@ -93,17 +93,20 @@ def peers_for(
         yield {f"{peer.version} (peer)": peer for peer in found.values()}, missing
 
 
+def _command(name: str, work: str) -> list[str]:
+    return [str(python_of(name)), "-m", f"benchmarks.peers.{name}_{work}"]
+
+
 @contextmanager
 def _started(name: str, work: str, problem: Mapping[str, Any]) -> Iterator[Peer]:
     with TemporaryDirectory() as place:
         folder = Path(place)
         np.savez(folder / "problem.npz", **problem)
-        command = [str(python_of(name)), "-m", f"benchmarks.peers.{name}_{work}", place]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
         threads = str(torch.get_num_threads())
         with (folder / "log").open("w+", encoding="utf-8") as log:
             process = subprocess.Popen(
-                [*command, threads],
+                [*_command(name, work), place, threads],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

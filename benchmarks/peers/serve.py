@@ -1,8 +1,8 @@
 """The side of a peer: reads commands from standard input, answers in lines of JSON.
 
 A worker is started with a folder that holds problem.npz and the number of threads. It answers once
-when it is ready, which is after a first call, then to each command: `result` leaves result.npz in the folder, `time N` calls N
-times and says how many seconds a call took.
+when it is ready, which is after a first call, then to each command: `result` leaves result.npz in
+the folder, `time N` calls N times and says how many seconds a call took.
 """
 
 from __future__ import annotations

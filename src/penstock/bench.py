@@ -21,7 +21,7 @@ They are part of the source, not of the installed package: run this inside a che
 
 
 def run_bench(arguments: Sequence[str]) -> int:
-    """Run `python -m benchmarks` of the nearest checkout; its exit status, 2 where there is none."""
+    """Run `python -m benchmarks` of the nearest checkout; its exit status, or 2 for none."""
     places = _places()
     root = next((place for place in places if _is_checkout(place)), None)
     if root is None:

@@ -52,7 +52,9 @@ def test_granularity_draws_what_it_measured(
 def comparison(bound: str | None = None) -> Comparison:
     def entry(name: str, rate: float) -> Measurement:
         share = Spread(rate / 200, rate / 200, rate / 200) if bound else None
-        return Measurement(name, [1 / rate], Spread(rate - 5, rate, rate + 5), Spread(1, 1, 1), share)
+        return Measurement(
+            name, [1 / rate], Spread(rate - 5, rate, rate + 5), Spread(1, 1, 1), share
+        )
 
     entries = [entry("penstock", 100.0), entry("a & b", 50.0)]
     entries += [entry(bound, 200.0)] if bound else []
@@ -67,7 +69,9 @@ def test_rates_are_drawn_to_one_scale_and_ours_stand_out() -> None:
     root = drawn(comparison())
     (ours,) = (box for box in root.iter(f"{SVG}rect") if box.get("fill") == OURS)
     (theirs,) = (box for box in root.iter(f"{SVG}rect") if box.get("fill") == THEIRS)
-    assert float(ours.get("width", "")) == pytest.approx(2 * float(theirs.get("width", "")), abs=0.2)
+    assert float(ours.get("width", "")) == pytest.approx(
+        2 * float(theirs.get("width", "")), abs=0.2
+    )
 
 
 def test_a_plot_has_axes_figures_and_what_was_left_out() -> None:

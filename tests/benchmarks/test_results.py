@@ -1,4 +1,4 @@
-"""RESULTS.md has one section for each script, device and number of threads, in whatever order they ran."""
+"""RESULTS.md has a section for each script, device and number of threads, in whatever order."""
 
 from __future__ import annotations
 

@@ -74,5 +74,6 @@ def test_scripts_run_in_processes_of_their_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(runner.__file__).parents[1]))
-    assert runner.run_all({"plan": ["--help"], "no_such_script": []}) == ["no_such_script"]
-    assert "== [1/2] plan --help" in capfd.readouterr().out
+    selection = {"peers.install": ["--help"], "no_such_script": []}
+    assert runner.run_all(selection) == ["no_such_script"]
+    assert "== [1/2] peers.install --help" in capfd.readouterr().out

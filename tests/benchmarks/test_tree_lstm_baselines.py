@@ -53,9 +53,7 @@ def test_the_arena_has_the_loss_and_the_gradients_of_autograd(trees: list[Tree])
     schedule = ArenaSchedule(model, levels)
     torch.testing.assert_close(schedule.infer(), tree_lstm.by_level(model, levels).detach())
     if any(len(tree) > 1 for tree in trees):
-        expected = loss_and_gradients(
-            model, lambda: tree_lstm.by_level(model, levels), weights
-        )
+        expected = loss_and_gradients(model, lambda: tree_lstm.by_level(model, levels), weights)
         torch.testing.assert_close(schedule.train(weights), expected)
 
 
