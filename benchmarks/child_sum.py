@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from benchmarks.baselines.child_sum import ChildSumTreeLSTM
-from benchmarks.baselines.compiled import NO_COMPILER, can_compile, compiled_twin
+from benchmarks.baselines.compiled import compiled_twin, compiler_fault
 from benchmarks.baselines.products import Products
 from benchmarks.baselines.training import Forward
 from benchmarks.corpora import PairCorpus, sick
@@ -50,13 +50,18 @@ def forwards(subject: PairSubject, twin: ChildSumTreeLSTM | None) -> dict[str, F
 
 
 def measure_batch(
-    subject: PairSubject, twin: ChildSumTreeLSTM | None, mode: str, title: str, rounds: int
+    subject: PairSubject,
+    twin: ChildSumTreeLSTM | None,
+    mode: str,
+    *,
+    title: str,
+    rounds: int,
+    missing: dict[str, str],
 ) -> Comparison:
     """All candidates, training or inferring."""
     training = mode == "training"
     run: Callable[[Forward], Any] = subject.train if training else subject.infer
     products = Products(subject.layers())
-    reason = "--no-compiled" if can_compile() else NO_COMPILER
     return compare(
         title,
         {name: partial(run, forward) for name, forward in forwards(subject, twin).items()},
@@ -67,7 +72,7 @@ def measure_batch(
         unit="pairs",
         rounds=rounds,
         notes={"structure": "timed for every candidate but `known plan`, whose pairs were seen"},
-        missing={COMPILED: reason} if twin is None else {},
+        missing=missing,
     )
 
 
@@ -83,13 +88,16 @@ def measure_hidden(
 ) -> Iterator[Comparison]:
     """All batches and modes of one model, compiled once."""
     model = pair_model(corpus, hidden, options)
-    compiles = options.compiled and can_compile()
-    twin = compiled_twin(model.encoder, "level_forward") if compiles else None
+    fault = compiler_fault() if options.compiled else "--no-compiled"
+    twin = compiled_twin(model.encoder, "level_forward") if fault is None else None
+    missing = {} if fault is None else {COMPILED: fault}
     for batch in options.batches:
         subject = PairSubject(model, corpus.pairs[:batch])
         for mode in options.modes:
             title = f"child-sum {mode}, hidden {hidden}, batch {batch} ({corpus.source})"
-            yield measure_batch(subject, twin, mode, title, options.rounds)
+            yield measure_batch(
+                subject, twin, mode, title=title, rounds=options.rounds, missing=missing
+            )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -28,7 +28,7 @@ WAYS = ("penstock", "penstock, known plan", REFERENCE)
 
 def measure_trees(model: TreeLSTM, trees: list[Tree], rounds: int) -> Comparison:
     """One number of trees."""
-    ways, program = TreeSubject(model, trees, None).forwards(), tree_program(model)
+    ways, program = TreeSubject(model, trees).forwards(), tree_program(model)
     return compare(
         f"{len(trees):,} trees, {sum(map(len, trees)):,} nodes",
         {name: ways[name] for name in WAYS},

@@ -17,8 +17,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
-from torch.utils import _pytree
 
+from benchmarks.agreement import check_agreement
 from benchmarks.figures import Figures, Spread, rounded
 
 Candidate = Callable[[], Any]
@@ -175,17 +175,6 @@ def _progress() -> Progress:
     )
 
 
-def check_agreement(candidates: Mapping[str, Candidate], reference: str, tolerance: float) -> None:
-    """Call each candidate once; raise where one differs from the reference."""
-    expected = _pytree.tree_map(_detached, candidates[reference]())
-    for name, call in candidates.items():
-        found = _pytree.tree_map(_detached, call())
-        try:
-            torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
-        except AssertionError as difference:
-            raise AssertionError(f"{name} and {reference} disagree: {difference}") from None
-
-
 def ratios(over: Measurement, under: Measurement) -> list[float]:
     """The seconds of one candidate over those of another, round by round."""
     return [mine / theirs for mine, theirs in zip(over.seconds, under.seconds, strict=True)]
@@ -195,10 +184,6 @@ def _row(entry: Measurement) -> tuple[str, ...]:
     milliseconds = rounded(1e3 * Spread.of(entry.seconds).middle)
     shares = () if entry.share is None else (f"{entry.share.middle:.0%}",)
     return (entry.name, milliseconds, str(entry.rate), str(entry.ratio), *shares)
-
-
-def _detached(leaf: Any) -> Any:
-    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _seconds_per_call(call: Candidate, repeats: int) -> float:

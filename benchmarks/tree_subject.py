@@ -7,7 +7,7 @@ exceptions say so in their names: a known plan, a ready schedule.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from benchmarks.baselines import tree_lstm
 from benchmarks.baselines.arena import ArenaSchedule
-from benchmarks.baselines.compiled import NO_COMPILER, can_compile, compiled_twin
+from benchmarks.baselines.compiled import compiled_twin, compiler_fault
 from benchmarks.baselines.levels import forest_arrays, levels_of, needed_levels_of
 from benchmarks.baselines.products import Layer
 from benchmarks.baselines.training import Forward
@@ -25,6 +25,7 @@ from benchmarks.programs.tree_lstm import tree_program
 from penstock.data import Tree, random_binary_trees
 
 REFERENCE = "by level, needed (b+)"
+COMPILED = "by level, needed, compiled (c+)"
 
 NOTES = {
     "structure": "timed for every candidate but `known plan`, whose trees were seen before",
@@ -36,17 +37,15 @@ class TreeSubject:
     """A model, a batch, and its candidates."""
 
     def __init__(
-        self, model: tree_lstm.TreeLSTM, trees: list[Tree], twin: tree_lstm.TreeLSTM | None
+        self,
+        model: tree_lstm.TreeLSTM,
+        trees: list[Tree],
+        twin: tree_lstm.TreeLSTM | None = None,
+        missing: Mapping[str, str] | None = None,
     ) -> None:
         self.model, self.trees, self.twin = model, trees, twin
-
-    @property
-    def missing(self) -> dict[str, str]:
-        """Candidates that cannot be run here."""
-        if self.twin is not None:
-            return {}
-        reason = "--no-compiled" if can_compile() else NO_COMPILER
-        return {"by level, needed, compiled (c+)": reason}
+        #: Candidates that cannot be run here, and why.
+        self.missing = dict(missing or {})
 
     def forwards(self) -> dict[str, Forward]:
         """Every way to compute the roots' states by autograd."""
@@ -74,9 +73,7 @@ class TreeSubject:
         }
         if twin is not None:
             found["by level, compiled (c)"] = lambda: tree_lstm.by_level(twin, levels_of(trees))
-            found["by level, needed, compiled (c+)"] = lambda: tree_lstm.by_level_needed(
-                twin, needed_levels_of(trees)
-            )
+            found[COMPILED] = lambda: tree_lstm.by_level_needed(twin, needed_levels_of(trees))
         return found
 
     def schedule(self) -> ArenaSchedule:
@@ -104,10 +101,12 @@ def subjects(options: argparse.Namespace) -> Iterator[tuple[int, TreeSubject]]:
     for hidden in options.hidden:
         torch.manual_seed(0)
         model = tree_lstm.TreeLSTM(hidden=hidden).to(options.device)
-        compiles = options.compiled and can_compile()
-        twin = compiled_twin(model, "cell") if compiles else None
+        fault = compiler_fault(options.device) if options.compiled else "--no-compiled"
+        twin = compiled_twin(model, "cell") if fault is None else None
+        missing = {} if fault is None else {COMPILED: fault}
         for batch in options.batches:
-            yield hidden, TreeSubject(model, random_binary_trees(batch, seed=batch), twin)
+            trees = random_binary_trees(batch, seed=batch)
+            yield hidden, TreeSubject(model, trees, twin, missing)
 
 
 def add_tree_options(parser: argparse.ArgumentParser) -> None:

@@ -15,9 +15,16 @@ Model = TypeVar("Model", bound=nn.Module)
 NO_COMPILER = "no C++ compiler was found"
 
 
-def can_compile() -> bool:
-    """Whether there is a C++ compiler, without which torch.compile makes nothing for a CPU."""
-    return any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++")))
+def compiler_fault(device: str = "cpu") -> str | None:
+    """Why torch.compile makes nothing here, in words; None where it works."""
+    if not any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++"))):
+        return NO_COMPILER
+    try:
+        torch.compile(torch.tanh, dynamic=True)(torch.ones(2, device=device))
+    # Whatever fails in the many parts of a compiler, the other candidates can be measured.
+    except Exception as failure:
+        return f"torch.compile failed with {type(failure).__name__}"
+    return None
 
 
 def compiled_twin(model: Model, *methods: str) -> Model:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.baselines import branching, lstm, tree_lstm
-from benchmarks.baselines.compiled import compiled_twin
+from benchmarks.baselines.compiled import compiled_twin, compiler_fault
 from benchmarks.baselines.levels import levels_of
 from benchmarks.baselines.products import Layer, Products, operations
 from benchmarks.baselines.training import Forward, loss_and_gradients, training_step
@@ -85,6 +87,20 @@ def test_all_ways_to_run_the_branching_layers_agree() -> None:
         lambda: program.map(rows, out="stack"),
     ]
     assert_all_agree(model, ways, 4)
+
+
+def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert compiler_fault() == "no C++ compiler was found"
+
+
+def test_a_compiler_that_fails_is_named_by_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(function: object, dynamic: bool) -> None:
+        raise OSError("no Python.h")
+
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(torch, "compile", fail)
+    assert compiler_fault() == "torch.compile failed with OSError"
 
 
 def test_the_compiled_twin_has_the_weights_of_its_model(monkeypatch: pytest.MonkeyPatch) -> None:

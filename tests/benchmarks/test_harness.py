@@ -17,6 +17,20 @@ def test_candidates_that_disagree_are_not_timed() -> None:
         compare("claim", candidates, reference="one")
 
 
+def test_differences_count_relative_to_the_size_of_a_tensor() -> None:
+    small = {"one": lambda: (torch.full((2,), 1e-6),), "other": lambda: (torch.zeros(2),)}
+    with pytest.raises(AssertionError, match="other and one disagree"):
+        compare("claim", small, reference="one")
+    large = {"one": lambda: torch.tensor([0.0, 1e6]), "other": lambda: torch.tensor([1.0, 1e6])}
+    compare("claim", large, reference="one", rounds=1, least_seconds=0.0)
+
+
+def test_a_result_of_another_form_disagrees() -> None:
+    forms = {"one": lambda: torch.ones(2), "other": lambda: (torch.ones(2), torch.ones(2))}
+    with pytest.raises(AssertionError, match="other and one disagree"):
+        compare("claim", forms, reference="one")
+
+
 def test_every_candidate_is_timed_once_a_round() -> None:
     candidates = {"a": lambda: torch.ones(2), "b": lambda: torch.full((2,), 1.0)}
     result = compare("claim", candidates, reference="a", rounds=3, least_seconds=0.0)

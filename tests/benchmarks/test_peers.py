@@ -126,7 +126,7 @@ def test_an_installed_peer_agrees_with_the_model(
     torch.manual_seed(0)
     model = tree_lstm.TreeLSTM(vocabulary=20, embedding=5, hidden=4)
     trees, weights = random_binary_trees(3, vocabulary=20, seed=0), torch.randn(4)
-    subject = TreeSubject(model, trees, None)
+    subject = TreeSubject(model, trees)
     forward = subject.forwards()["by level (b)"]
     expected = loss_and_gradients(model, forward, weights) if training else forward().detach()
     with subject.peers(weights, training=training, wanted=True) as (peers, missing):

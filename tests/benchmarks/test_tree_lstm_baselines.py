@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from benchmarks.agreement import check_agreement
 from benchmarks.baselines import tree_lstm
 from benchmarks.baselines.arena import ArenaSchedule
 from benchmarks.baselines.levels import levels_of, needed_levels_of
 from benchmarks.baselines.training import loss_and_gradients
-from benchmarks.harness import check_agreement
 from benchmarks.tree_gpu import candidates_of
 from benchmarks.tree_subject import REFERENCE, TreeSubject
 from penstock.data import Tree, combs, perfect_trees, random_binary_trees
@@ -61,7 +61,7 @@ def test_the_candidates_for_a_gpu_agree_here_too() -> None:
     torch.manual_seed(0)
     model = tree_lstm.TreeLSTM(vocabulary=20, embedding=5, hidden=4)
     trees = random_binary_trees(3, vocabulary=20, seed=0)
-    candidates = candidates_of(TreeSubject(model, trees, None), torch.randn(4))
+    candidates = candidates_of(TreeSubject(model, trees), torch.randn(4))
     check_agreement(candidates, REFERENCE, 1e-4)
     assert "arena by hand, plan ready" in candidates
 
