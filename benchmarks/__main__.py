@@ -25,7 +25,7 @@ QUICK: dict[str, str] = {
     "growth": "--trees 10 100 1000 --rounds 3",
     "tree_inference": "--hidden 150 --batches 1 256 --rounds 3",
     "tree_training": "--hidden 150 --batches 25 256 --rounds 3",
-    "tree_gpu": "--hidden 256 --batches 256 --rounds 3",
+    "tree_gpu": "--hidden 256 --batches 256 --modes training --rounds 3",
     "child_sum": "--hidden 150 --batches 25 --rounds 3",
     "lstm": "--rounds 3",
     "lstm_gpu": "--rounds 3",

@@ -10,16 +10,20 @@ from torch.utils import _pytree
 
 
 def check_agreement(
-    candidates: Mapping[str, Callable[[], Any]], reference: str, tolerance: float
+    candidates: Mapping[str, Callable[[], Any]],
+    reference: str,
+    tolerance: float,
+    show: Callable[[str], None] = lambda name: None,
 ) -> None:
     """Call each candidate once; raise where one differs from the reference.
 
     Differences count relative to the largest element of a tensor: a gradient may be small as a
-    whole.
+    whole. `show` is told which one is called, as a first call may take long.
     """
     expected = _pytree.tree_map(_detached, candidates[reference]())
     scales = _pytree.tree_map(_largest, expected)
     for name, call in candidates.items():
+        show(name)
         found = _pytree.tree_map(_detached, call())
         try:
             torch.testing.assert_close(

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from statistics import median
 
 import torch
 
 from benchmarks.baselines.tree_lstm import TreeLSTM
-from benchmarks.figures import Figures, rounded
-from benchmarks.harness import Comparison, compare
+from benchmarks.figures import Figures
+from benchmarks.harness import Comparison, by_item, compare
 from benchmarks.programs.tree_lstm import tree_program
 from benchmarks.script import run_script
 from benchmarks.tree_subject import REFERENCE, TreeSubject
@@ -41,17 +40,6 @@ def measure_trees(model: TreeLSTM, trees: list[Tree], rounds: int) -> Comparison
     )
 
 
-def by_tree(results: Sequence[Comparison]) -> Figures:
-    """Microseconds for each tree."""
-    names = [entry.name for entry in results[0].measurements]
-    rows = [
-        (name, *(rounded(1e6 * median(each[name].seconds) / each.work) for each in results))
-        for name in names
-    ]
-    headings = [f"{each.work:,} trees" for each in results]
-    return Figures("microseconds by tree", ("candidate", *headings), tuple(rows))
-
-
 def measure(options: argparse.Namespace) -> Iterator[Comparison | Figures]:
     """All numbers of trees."""
     torch.manual_seed(0)
@@ -61,7 +49,7 @@ def measure(options: argparse.Namespace) -> Iterator[Comparison | Figures]:
             trees = random_binary_trees(count, seed=count)
             results.append(measure_trees(model, trees, options.rounds))
             yield results[-1]
-    yield by_tree(results)
+    yield by_item("microseconds by tree", results, units_a_second=1e6)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

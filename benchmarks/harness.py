@@ -10,8 +10,10 @@ runs in another process times itself, in the same rounds.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -22,6 +24,9 @@ from benchmarks.agreement import check_agreement
 from benchmarks.figures import Figures, Spread, rounded
 
 Candidate = Callable[[], Any]
+
+#: Told what is done now, and how many rounds are over.
+Show = Callable[[str, int], None]
 
 
 @runtime_checkable
@@ -122,9 +127,10 @@ def compare(
     them that nothing can beat; a `floor` is a bound that is computed and not run. `missing` says
     which candidates cannot be run here, and why.
     """
-    check_agreement(candidates, reference, tolerance)
     calls = {**candidates, **(parts or {})}
-    seconds = _time_in_rounds(title, calls, floor, rounds, least_seconds)
+    with _shown(title, rounds) as show:
+        check_agreement(candidates, reference, tolerance, lambda name: show(f"checking {name}", 0))
+        seconds = _time_in_rounds(calls, floor, rounds, least_seconds, show)
     if floor is not None:
         bound = floor.name
         seconds[bound] = [floor.seconds()] * rounds
@@ -142,37 +148,61 @@ def compare(
 
 
 def _time_in_rounds(
-    title: str,
     calls: Mapping[str, Candidate],
     floor: Floor | None,
     rounds: int,
     least_seconds: float,
+    show: Show,
 ) -> dict[str, list[float]]:
     """The seconds of each in every round."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
-    with _progress() as progress:
-        shown = progress.add_task(title, total=rounds, state="warming up")
-        repeats = {name: _repeats(call, least_seconds) for name, call in calls.items()}
-        for number in range(rounds):
-            for name in _rotated(list(calls), number):
-                progress.update(shown, completed=number, state=name, refresh=True)
-                seconds[name].append(_seconds_per_call(calls[name], repeats[name]))
-            if floor is not None:
-                floor.look()
+    repeats = {}
+    for name, call in calls.items():
+        show(f"warming up {name}", 0)
+        repeats[name] = _repeats(call, least_seconds)
+    for number in range(rounds):
+        for name in _rotated(list(calls), number):
+            show(name, number)
+            seconds[name].append(_seconds_per_call(calls[name], repeats[name]))
+        if floor is not None:
+            floor.look()
     return seconds
 
 
-def _progress() -> Progress:
-    """What is being timed, where someone looks on; redrawn by hand, as a thread would disturb."""
+@contextmanager
+def _shown(title: str, rounds: int) -> Iterator[Show]:
+    """What is done now, where someone looks on; redrawn by hand, as a thread would disturb."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
-    return Progress(
+    with Progress(
         *columns,
         console=console,
         auto_refresh=False,
         transient=True,
         disable=not console.is_terminal,
-    )
+    ) as progress:
+        task = progress.add_task(title, total=rounds, state="")
+
+        def show(state: str, done: int) -> None:
+            progress.update(task, completed=done, state=state, refresh=True)
+
+        yield show
+
+
+def by_item(title: str, results: Sequence[Comparison], *, units_a_second: float) -> Figures:
+    """How long each candidate takes for one item, at all sizes: 1e3 for milliseconds."""
+    rows = [
+        (
+            entry.name,
+            *(
+                rounded(units_a_second * median(each[entry.name].seconds) / each.work)
+                for each in results
+            ),
+        )
+        for entry in results[0].measurements
+    ]
+    headings = [f"{each.work:,} {each.unit}" for each in results]
+    return Figures(title, ("candidate", *headings), tuple(rows))
 
 
 def ratios(over: Measurement, under: Measurement) -> list[float]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from statistics import median
 from typing import Any
 
 import torch
@@ -19,8 +18,8 @@ from torch import Tensor
 
 from benchmarks.baselines import lstm
 from benchmarks.baselines.training import Forward, training_step
-from benchmarks.figures import Figures, rounded
-from benchmarks.harness import Comparison, compare
+from benchmarks.figures import Figures
+from benchmarks.harness import Comparison, by_item, compare
 from benchmarks.programs.lstm import looping_lstm, scanned_lstm
 from benchmarks.script import run_script
 
@@ -66,26 +65,13 @@ def measure_length(length: int, options: argparse.Namespace) -> Comparison:
     )
 
 
-def by_iteration(results: Sequence[Comparison]) -> Figures:
-    """Milliseconds for each iteration, forward and backward."""
-    rows = [
-        (
-            entry.name,
-            *(rounded(1e3 * median(each[entry.name].seconds) / each.work) for each in results),
-        )
-        for entry in results[0].measurements
-    ]
-    headings = [f"{each.work:,} iterations" for each in results]
-    return Figures("milliseconds an iteration", ("candidate", *headings), tuple(rows))
-
-
 def measure(options: argparse.Namespace) -> Iterator[Comparison | Figures]:
     """All lengths."""
     results = []
     for length in options.lengths:
         results.append(measure_length(length, options))
         yield results[-1]
-    yield by_iteration(results)
+    yield by_item("milliseconds an iteration", results, units_a_second=1e3)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -1,10 +1,10 @@
 """Claim: Tree-LSTM training on a GPU is 5 times as fast as hand-batched code, on fresh structure.
 
-Forward and backward of a binary Tree-LSTM (embedding 300) on CUDA, TF32 products, as training code
-uses them. A fresh structure is planned at every step, by the hand-batched programs under torch
-autograd as well. The bound is a schedule made by hand, with arenas and a backward pass written out,
-captured in one CUDA graph: it costs the host nothing, and it runs for these trees only. Does
-nothing where there is no CUDA device.
+A binary Tree-LSTM (embedding 300) on CUDA, forward and backward, or forward alone for inference;
+TF32 products, as training code uses them. A fresh structure is planned at every step, by the
+hand-batched programs under torch autograd as well. The bound is a schedule made by hand, with
+arenas and a backward pass written out, captured in one CUDA graph: it costs the host nothing, and
+it runs for these trees only. Does nothing where there is no CUDA device.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.baselines.arena import CapturedCall
+from benchmarks.baselines.arena import ArenaSchedule, CapturedCall
 from benchmarks.baselines.products import Products
-from benchmarks.baselines.training import loss_and_gradients
+from benchmarks.baselines.training import Forward, loss_and_gradients
 from benchmarks.harness import Comparison, compare
 from benchmarks.script import run_script
 from benchmarks.tree_subject import REFERENCE, TreeSubject, add_tree_options, subjects
 
 BOUND = "one CUDA graph"
+READY = "arena by hand, plan ready"
 
 #: Trees from which on the per-sample program is left out.
 MANY = 100
@@ -35,37 +36,46 @@ NOTES = {
 }
 
 
-def candidates_of(subject: TreeSubject, weights: Tensor) -> dict[str, Callable[[], Any]]:
-    """Every way to the loss and the gradients that does not need a CUDA graph."""
+def candidates_of(subject: TreeSubject, weights: Tensor | None) -> dict[str, Callable[[], Any]]:
+    """Every way that does not need a CUDA graph: to the loss and the gradients, or to the roots
+    where there are no weights of a loss.
+    """
     schedule = subject.schedule()
-    steps: dict[str, Callable[[], Any]] = {
-        name: partial(loss_and_gradients, subject.model, forward, weights)
-        for name, forward in subject.forwards().items()
-    }
+
+    def run(forward: Forward) -> Any:
+        if weights is None:
+            return forward()
+        return loss_and_gradients(subject.model, forward, weights)
+
+    def run_schedule(schedule: ArenaSchedule) -> Any:
+        return schedule.infer() if weights is None else schedule.train(weights)
+
+    ways = subject.forwards()
     if len(subject.trees) > MANY:
-        del steps["per sample (a)"]
+        del ways["per sample (a)"]
     return {
-        **steps,
-        "arena by hand (d)": lambda: subject.schedule().train(weights),
-        "arena by hand, plan ready": lambda: schedule.train(weights),
+        **{name: partial(run, forward) for name, forward in ways.items()},
+        "arena by hand (d)": lambda: run_schedule(subject.schedule()),
+        READY: lambda: run_schedule(schedule),
     }
 
 
-def measure_batch(subject: TreeSubject, hidden: int, options: argparse.Namespace) -> Comparison:
-    """One batch size."""
-    batch, weights = len(subject.trees), torch.randn(hidden, device="cuda")
-    candidates = candidates_of(subject, weights)
-    candidates[BOUND] = CapturedCall(candidates["arena by hand, plan ready"])
+def measure_batch(subject: TreeSubject, hidden: int, mode: str, rounds: int) -> Comparison:
+    """One batch size, in training or inference."""
+    batch, training = len(subject.trees), mode == "training"
+    candidates = candidates_of(subject, torch.randn(hidden, device="cuda") if training else None)
+    candidates[BOUND] = CapturedCall(candidates[READY])
+    products = Products(subject.layers(), "cuda")
     left_out = {"per sample (a)": f"slow, see batches up to {MANY}"} if batch > MANY else {}
     return compare(
-        f"Tree-LSTM training on a GPU, hidden {hidden}, batch {batch}",
+        f"Tree-LSTM {mode} on a GPU, hidden {hidden}, batch {batch}",
         candidates,
         reference=REFERENCE,
-        parts={"products alone": Products(subject.layers(), "cuda").forward_and_backward},
+        parts={"products alone": products.forward_and_backward if training else products.forward},
         bound=BOUND,
         work=batch,
         unit="trees",
-        rounds=options.rounds,
+        rounds=rounds,
         tolerance=2e-2,
         notes=NOTES,
         missing={**left_out, **subject.missing},
@@ -75,12 +85,17 @@ def measure_batch(subject: TreeSubject, hidden: int, options: argparse.Namespace
 def measure(options: argparse.Namespace) -> Iterator[Comparison]:
     """All sizes."""
     for hidden, subject in subjects(options):
-        yield measure_batch(subject, hidden, options)
+        for mode in options.modes:
+            with torch.set_grad_enabled(mode == "training"):
+                result = measure_batch(subject, hidden, mode, options.rounds)
+            yield result
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The sizes."""
     add_tree_options(parser)
+    modes = ("training", "inference")
+    parser.add_argument("--modes", nargs="+", choices=modes, default=list(modes))
     parser.set_defaults(device="cuda", rounds=5, batches=[1, 10, 25, 64, 256, 1024])
 
 

@@ -17,7 +17,14 @@ from benchmarks.baselines.products import Products
 from benchmarks.floor import ProductFloor
 from benchmarks.harness import Comparison, compare
 from benchmarks.script import run_script
-from benchmarks.tree_subject import NOTES, REFERENCE, TreeSubject, add_tree_options, subjects
+from benchmarks.tree_subject import (
+    NOTES,
+    REFERENCE,
+    TreeSubject,
+    add_peer_option,
+    add_tree_options,
+    subjects,
+)
 
 
 @torch.no_grad()
@@ -46,9 +53,15 @@ def measure(options: argparse.Namespace) -> Iterator[Comparison]:
         yield measure_batch(subject, hidden, options)
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The sizes, and what to run beside."""
+    add_tree_options(parser)
+    add_peer_option(parser)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run as a script."""
-    run_script("tree_inference", __doc__, add_tree_options, measure, arguments)
+    run_script("tree_inference", __doc__, add_options, measure, arguments)
 
 
 if __name__ == "__main__":

@@ -119,6 +119,10 @@ def add_tree_options(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="also by level with a compiled cell",
     )
+
+
+def add_peer_option(parser: argparse.ArgumentParser) -> None:
+    """For scripts that run on a CPU, as the peers do."""
     parser.add_argument(
         "--peers",
         action=argparse.BooleanOptionalAction,

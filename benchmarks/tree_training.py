@@ -22,7 +22,14 @@ from benchmarks.baselines.training import descend_along, training_step
 from benchmarks.floor import ProductFloor
 from benchmarks.harness import Comparison, compare
 from benchmarks.script import run_script
-from benchmarks.tree_subject import NOTES, REFERENCE, TreeSubject, add_tree_options, subjects
+from benchmarks.tree_subject import (
+    NOTES,
+    REFERENCE,
+    TreeSubject,
+    add_peer_option,
+    add_tree_options,
+    subjects,
+)
 
 
 def candidates_of(subject: TreeSubject, weights: Tensor) -> dict[str, Callable[[], Any]]:
@@ -62,9 +69,15 @@ def measure(options: argparse.Namespace) -> Iterator[Comparison]:
         yield measure_batch(subject, hidden, options)
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The sizes, and what to run beside."""
+    add_tree_options(parser)
+    add_peer_option(parser)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run as a script."""
-    run_script("tree_training", __doc__, add_tree_options, measure, arguments)
+    run_script("tree_training", __doc__, add_options, measure, arguments)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import torch
 from benchmarks.baselines.products import Layer
 from benchmarks.figures import Spread
 from benchmarks.floor import ProductFloor
-from benchmarks.harness import compare
+from benchmarks.harness import by_item, compare
 
 
 def test_candidates_that_disagree_are_not_timed() -> None:
@@ -122,6 +122,16 @@ def test_figures_have_a_row_for_each_candidate() -> None:
     figures = result.figures()
     assert figures.headings == ("candidate", "ms a call", "trees/s", "times as fast as a")
     assert [row[0] for row in figures.rows] == ["a"]
+
+
+def test_times_by_item_have_a_column_for_each_size() -> None:
+    results = [
+        compare("claim", {"a": Elsewhere()}, reference="a", work=work, unit="trees")
+        for work in (1, 1000)
+    ]
+    figures = by_item("ms", results, units_a_second=1e3)
+    assert figures.headings == ("candidate", "1 trees", "1,000 trees")
+    assert figures.rows == (("a", "250", "0.25"),)
 
 
 def test_a_spread_is_the_quartiles() -> None:

@@ -10,7 +10,7 @@ from benchmarks.baselines import tree_lstm
 from benchmarks.baselines.arena import ArenaSchedule
 from benchmarks.baselines.levels import levels_of, needed_levels_of
 from benchmarks.baselines.training import loss_and_gradients
-from benchmarks.tree_gpu import candidates_of
+from benchmarks.tree_gpu import READY, candidates_of
 from benchmarks.tree_subject import REFERENCE, TreeSubject
 from penstock.data import Tree, combs, perfect_trees, random_binary_trees
 
@@ -57,13 +57,14 @@ def test_the_arena_has_the_loss_and_the_gradients_of_autograd(trees: list[Tree])
         torch.testing.assert_close(schedule.train(weights), expected)
 
 
-def test_the_candidates_for_a_gpu_agree_here_too() -> None:
+@pytest.mark.parametrize("weights", [torch.randn(4), None], ids=["training", "inference"])
+def test_the_candidates_for_a_gpu_agree_here_too(weights: torch.Tensor | None) -> None:
     torch.manual_seed(0)
     model = tree_lstm.TreeLSTM(vocabulary=20, embedding=5, hidden=4)
     trees = random_binary_trees(3, vocabulary=20, seed=0)
-    candidates = candidates_of(TreeSubject(model, trees), torch.randn(4))
+    candidates = candidates_of(TreeSubject(model, trees), weights)
     check_agreement(candidates, REFERENCE, 1e-4)
-    assert "arena by hand, plan ready" in candidates
+    assert READY in candidates
 
 
 def test_the_products_are_those_of_the_levels() -> None:
