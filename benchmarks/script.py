@@ -98,7 +98,7 @@ def _parser(
     name: str, description: str, add_options: Callable[[argparse.ArgumentParser], None]
 ) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=f"python -m benchmarks.{name}",
+        prog=f"penstock bench {name}",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

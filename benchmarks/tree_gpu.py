@@ -63,9 +63,10 @@ def candidates_of(subject: TreeSubject, weights: Tensor | None) -> dict[str, Cal
 def measure_batch(subject: TreeSubject, hidden: int, mode: str, rounds: int) -> Comparison:
     """One batch size, in training or inference."""
     batch, training = len(subject.trees), mode == "training"
-    candidates = candidates_of(subject, torch.randn(hidden, device="cuda") if training else None)
+    device = subject.model.leaf_gates.weight.device
+    candidates = candidates_of(subject, torch.randn(hidden, device=device) if training else None)
     candidates[BOUND] = CapturedCall(candidates[READY])
-    products = Products(subject.layers(), "cuda")
+    products = Products(subject.layers(), device)
     left_out = {"per sample (a)": f"slow, see batches up to {MANY}"} if batch > MANY else {}
     return compare(
         f"Tree-LSTM {mode} on a GPU, hidden {hidden}, batch {batch}",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
 import torch
 
+from benchmarks import tree_gpu
 from benchmarks.agreement import check_agreement
 from benchmarks.baselines import tree_lstm
 from benchmarks.baselines.arena import ArenaSchedule
 from benchmarks.baselines.levels import levels_of, needed_levels_of
 from benchmarks.baselines.training import loss_and_gradients
-from benchmarks.tree_gpu import READY, candidates_of
 from benchmarks.tree_subject import REFERENCE, TreeSubject
 from penstock.data import Tree, combs, perfect_trees, random_binary_trees
 
@@ -62,9 +64,24 @@ def test_the_candidates_for_a_gpu_agree_here_too(weights: torch.Tensor | None) -
     torch.manual_seed(0)
     model = tree_lstm.TreeLSTM(vocabulary=20, embedding=5, hidden=4)
     trees = random_binary_trees(3, vocabulary=20, seed=0)
-    candidates = candidates_of(TreeSubject(model, trees), weights)
+    candidates = tree_gpu.candidates_of(TreeSubject(model, trees), weights)
     check_agreement(candidates, REFERENCE, 1e-4)
-    assert READY in candidates
+    assert tree_gpu.READY in candidates
+
+
+def test_the_script_for_a_gpu_lacks_only_the_capture_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree_gpu, "CapturedCall", lambda call: call)
+    parser = argparse.ArgumentParser()
+    tree_gpu.add_options(parser)
+    sizes = "--hidden 4 --batches 2 101 --no-compiled"
+    options = parser.parse_args(sizes.split())
+    options.device, options.rounds = "cpu", 1
+    results = list(tree_gpu.measure(options))
+    assert [result.title.split()[1] for result in results] == ["training", "inference"] * 2
+    for result in results:
+        assert result.bound == tree_gpu.BOUND
+        assert result["penstock"].share is not None
+    assert "per sample (a)" in results[2].missing
 
 
 def test_the_products_are_those_of_the_levels() -> None:
