@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from torch import Tensor
-
 from benchmarks.baselines.child_sum import ChildSumTreeLSTM
 from benchmarks.baselines.compiled import compiled_twin, compiler_fault
 from benchmarks.baselines.products import Products
@@ -24,7 +22,7 @@ from benchmarks.baselines.training import Forward
 from benchmarks.corpora import PairCorpus, sick
 from benchmarks.floor import ProductFloor
 from benchmarks.harness import Comparison, compare
-from benchmarks.inside import planning_anew
+from benchmarks.inside import planned_anew
 from benchmarks.pair_subject import PairSubject, add_pair_options, pair_model
 from benchmarks.script import run_script
 
@@ -35,13 +33,8 @@ COMPILED = "by level, needed, compiled (c+)"
 def forwards(subject: PairSubject, twin: ChildSumTreeLSTM | None) -> dict[str, Forward]:
     """Every way to compute the log-probabilities."""
     known = subject.known()
-
-    def planned() -> Tensor:
-        with planning_anew():
-            return known()
-
     found: dict[str, Forward] = {
-        "penstock": planned,
+        "penstock": planned_anew(known),
         "penstock, known plan": known,
         "per sample (a)": subject.per_sample,
         REFERENCE: subject.by_level,

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from benchmarks.baselines.training import Forward, loss_and_gradients
 from benchmarks.harness import Comparison, compare
-from benchmarks.inside import planning_anew
+from benchmarks.inside import planned_anew
 from benchmarks.programs.counted import WAYS, Body
 from benchmarks.script import run_script
 
@@ -42,13 +42,12 @@ def forwards(body: Body, rows: Tensor) -> dict[str, Forward]:
     def call(name: str) -> Tensor:
         return programs[name].map(rows, out="stack")  # type: ignore[no-any-return]
 
-    def planned() -> Tensor:
-        with planning_anew():
-            return call("scan")
-
     known: dict[str, Forward] = {f"penstock, {name}": partial(call, name) for name in programs}
-    eager: dict[str, Forward] = {REFERENCE: lambda: unrolled(body, rows)}
-    return {**known, "penstock, scan, planned": planned, **eager}
+    return {
+        **known,
+        "penstock, scan, planned": planned_anew(partial(call, "scan")),
+        REFERENCE: lambda: unrolled(body, rows),
+    }
 
 
 def measure_case(size: str, mode: str, batch: int, options: argparse.Namespace) -> Comparison:

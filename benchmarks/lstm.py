@@ -22,17 +22,12 @@ from benchmarks.baselines.products import Products
 from benchmarks.baselines.training import Forward, training_step
 from benchmarks.floor import ProductFloor
 from benchmarks.harness import Comparison, compare
-from benchmarks.inside import planning_anew
+from benchmarks.inside import planned_anew
 from benchmarks.programs.lstm import looping_lstm, scanned_lstm
 from benchmarks.script import run_script
 
 REFERENCE = "shrinking batch by hand"
 LIBRARY = "nn.LSTM, packed"
-
-
-def _planned(forward: Forward) -> Tensor:
-    with planning_anew():
-        return forward()
 
 
 class Subject:
@@ -59,8 +54,8 @@ class Subject:
             return loop.map(sequences, out="stack")  # type: ignore[no-any-return]
 
         return {
-            "penstock, scan": partial(_planned, scanned),
-            "penstock, while": partial(_planned, looped),
+            "penstock, scan": planned_anew(scanned),
+            "penstock, while": planned_anew(looped),
             "penstock, scan, known plan": scanned,
             "penstock, while, known plan": looped,
             REFERENCE: lambda: lstm.shrinking(model, sequences),

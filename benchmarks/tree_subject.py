@@ -19,7 +19,7 @@ from benchmarks.baselines.compiled import compiled_twin, compiler_fault
 from benchmarks.baselines.levels import forest_arrays, levels_of, needed_levels_of
 from benchmarks.baselines.products import Layer
 from benchmarks.baselines.training import Forward
-from benchmarks.inside import planning_anew
+from benchmarks.inside import planned_anew
 from benchmarks.peers.process import Peer, peers_for
 from benchmarks.programs.tree_lstm import tree_program
 from penstock.data import Tree, random_binary_trees
@@ -57,11 +57,7 @@ class TreeSubject:
         def known() -> Tensor:
             return program.map(trees, out="stack")  # type: ignore[no-any-return]
 
-        def planned() -> Tensor:
-            with planning_anew():
-                return known()
-
-        return {"penstock": planned, "penstock, known plan": known}
+        return {"penstock": planned_anew(known), "penstock, known plan": known}
 
     def _by_hand(self) -> dict[str, Forward]:
         model, trees, twin = self.model, self.trees, self.twin

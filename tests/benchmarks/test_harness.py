@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
 from benchmarks.baselines.products import Layer
 from benchmarks.figures import Spread
-from benchmarks.floor import ProductFloor
+from benchmarks.floor import WAYS, ProductFloor
 from benchmarks.harness import by_item, compare
 
 
@@ -106,6 +108,12 @@ def test_the_floor_of_products_is_their_operations_at_the_best_rate() -> None:
     floor.look()
     assert floor.best_rate >= first > 0
     assert floor.seconds() == 2 * 10 * 20 * 30 / floor.best_rate
+
+
+@pytest.mark.parametrize("multiply", WAYS)
+def test_all_ways_to_multiply_are_products(multiply: Callable[..., torch.Tensor]) -> None:
+    left, right = torch.randn(70, 30), torch.randn(30, 20)
+    torch.testing.assert_close(multiply(left, right), left @ right)
 
 
 def test_a_candidate_that_cannot_be_run_has_a_line_that_says_why() -> None:
