@@ -18,6 +18,7 @@ from benchmarks.figures import Figures
 from benchmarks.harness import Comparison, by_item, compare
 from benchmarks.programs.tree_lstm import tree_program
 from benchmarks.script import run_script
+from benchmarks.size_plots import times_by_size
 from benchmarks.tree_subject import REFERENCE, TreeSubject
 from penstock.data import Tree, random_binary_trees
 
@@ -61,7 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run as a script."""
-    run_script("growth", __doc__, add_options, measure, arguments)
+    run_script("growth", __doc__, add_options, measure, arguments, draw=times_by_size)
 
 
 if __name__ == "__main__":

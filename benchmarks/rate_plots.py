@@ -16,7 +16,7 @@ from benchmarks.svg import box, line, page, words
 OURS, THEIRS, PART = "#4477aa", "#9aa5b1", "#d5b85a"
 
 #: Pixels: the page's margin, a line of a panel, above and below its bars, its bars, their figures.
-MARGIN, LINE, ABOVE, BELOW, BAR, FIGURE = 16, 19, 34, 44, 300, 150
+MARGIN, LINE, ABOVE, BELOW, BAR, FIGURE = 16, 19, 44, 44, 300, 150
 TOP = 62
 
 #: About as wide as a letter of the labels.

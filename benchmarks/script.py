@@ -24,6 +24,9 @@ from benchmarks.results import RESULTS, record
 #: A script measures one thing after the other, as its options say.
 Measure = Callable[[argparse.Namespace], Iterator[Comparison | Figures]]
 
+#: From a title, a line about where it was measured, and comparisons to the text of an SVG file.
+Draw = Callable[[str, str, Sequence[Comparison]], str]
+
 OUT = Path(__file__).parent / "out"
 
 #: Options that say nothing about what is measured, or that are said elsewhere.
@@ -36,8 +39,12 @@ def run_script(
     add_options: Callable[[argparse.ArgumentParser], None],
     measure: Measure,
     arguments: Sequence[str] | None,
+    draw: Draw = rate_bars,
 ) -> None:
-    """Measure, print each table when it is ready, and keep all of them where the options say."""
+    """Measure, print each table when it is ready, and keep all of them where the options say.
+
+    `draw` makes the plot of the comparisons, if there are any.
+    """
     claim = description.partition("\n")[0]
     options = _parser(name, description, add_options).parse_args(arguments)
     torch.set_num_threads(options.threads)
@@ -56,7 +63,9 @@ def run_script(
         console.print(_figures(result).table())
     environment = describe_environment(options.device)
     console.print(", ".join(f"{key} {value}" for key, value in environment.items()))
-    for path in _keep(options.out, name, claim, found, environment):
+    comparisons = [result for result in found if isinstance(result, Comparison)]
+    plot = draw(claim, _where(environment), comparisons) if comparisons else None
+    for path in _keep(options.out, name, found, environment, plot):
         console.print(f"written: {path}")
     if options.record:
         tables = [_figures(result) for result in found]
@@ -66,21 +75,20 @@ def run_script(
 def _keep(
     folder: Path,
     name: str,
-    claim: str,
     found: Sequence[Comparison | Figures],
     environment: Mapping[str, str | int],
+    plot: str | None,
 ) -> Iterator[Path]:
-    """Write the seconds of every round, and the plot of all comparisons."""
+    """Write the seconds of every round, and the plot."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = f"{name}-{environment['device']}-{environment['threads']}".replace(" ", "_")
     kept = {"environment": environment, "results": [asdict(result) for result in found]}
     path = folder / f"{stem}.json"
     path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
     yield path
-    comparisons = [result for result in found if isinstance(result, Comparison)]
-    if comparisons:
+    if plot is not None:
         path = folder / f"{stem}.svg"
-        path.write_text(rate_bars(claim, _where(environment), comparisons), encoding="utf-8")
+        path.write_text(plot, encoding="utf-8")
         yield path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 #: From the first part of a bar on; readable on either background.
@@ -41,6 +42,17 @@ def line(start: tuple[float, float], end: tuple[float, float], kind: str, dashes
     place = f'x1="{start[0]:.1f}" y1="{start[1]:.1f}" x2="{end[0]:.1f}" y2="{end[1]:.1f}"'
     dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
     return f'<line class="{kind}" {place}{dashed}/>'
+
+
+def polyline(points: Sequence[tuple[float, float]], colour: str) -> str:
+    """Lines from point to point."""
+    places = " ".join(f"{left:.1f},{top:.1f}" for left, top in points)
+    return f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-width="2"/>'
+
+
+def dot(point: tuple[float, float], colour: str) -> str:
+    """A measured point."""
+    return f'<circle cx="{point[0]:.1f}" cy="{point[1]:.1f}" r="3.5" fill="{colour}"/>'
 
 
 def words(left: float, bottom: float, text: str, *, kind: str = "", anchor: str = "start") -> str:

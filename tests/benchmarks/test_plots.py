@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,6 +13,7 @@ from benchmarks.figures import Spread
 from benchmarks.harness import Comparison, Measurement
 from benchmarks.plots import BAR, Panel, stacked_bars
 from benchmarks.rate_plots import OURS, THEIRS, rate_bars
+from benchmarks.size_plots import APART, times_by_size
 from benchmarks.svg import COLOURS
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -89,6 +91,44 @@ def test_what_nothing_can_beat_is_a_line_and_no_bar() -> None:
     assert texts.count("floor: 200") == 2
     assert "100  (50% of floor)" in texts
     assert "floor" not in texts
+
+
+def sized(work: int, *seconds: float) -> Comparison:
+    one = Spread(1, 1, 1)
+    entries = [
+        Measurement(f"way {number}", [each], one, one, None) for number, each in enumerate(seconds)
+    ]
+    return Comparison("planning", "trees", work, "way 0", None, {}, entries)
+
+
+def test_linear_growth_is_as_steep_as_the_dotted_lines() -> None:
+    text = times_by_size("Claim", "here", [sized(10, 1e-3, 2e-3), sized(100, 1e-2, 2e-2)])
+    root = ElementTree.fromstring(text)
+
+    def slope(start: tuple[float, float], end: tuple[float, float]) -> float:
+        return (end[1] - start[1]) / (end[0] - start[0])
+
+    def ends(series: ElementTree.Element) -> list[tuple[float, float]]:
+        pairs = [point.split(",") for point in series.get("points", "").split()]
+        return [(float(left), float(top)) for left, top in pairs]
+
+    slopes = [slope(*ends(series)) for series in root.iter(f"{SVG}polyline")]
+    dotted = [
+        slope(*[(float(each.get(f"x{n}", "")), float(each.get(f"y{n}", ""))) for n in "12"])
+        for each in root.iter(f"{SVG}line")
+        if each.get("stroke-dasharray")
+    ]
+    assert len(slopes) == 2
+    assert slopes + dotted == pytest.approx([slopes[0]] * (2 + len(dotted)), rel=1e-3)
+
+
+def test_names_at_the_ends_of_lines_do_not_meet() -> None:
+    text = times_by_size("Claim", "here", [sized(10, 1, 2, 3), sized(100, 5, 5, 5)])
+    texts = list(ElementTree.fromstring(text).iter(f"{SVG}text"))
+    names = [float(each.get("y", "")) for each in texts if (each.text or "").startswith("way")]
+    assert sorted(b - a for a, b in pairwise(names)) == [APART, APART]
+    shown = {each.text for each in texts}
+    assert {"trees", "milliseconds a call, median", "10", "100"} <= shown
 
 
 def test_plots_have_colours_for_dark_pages() -> None:
