@@ -185,4 +185,4 @@ def _finish(device: torch.device) -> None:
 
 def contiguous(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether tensors lie in memory as those that code was compiled for."""
-    return all(tensor.is_contiguous() for tensor in tensors)
+    return all(map(torch.Tensor.is_contiguous, tensors))
