@@ -57,7 +57,7 @@ class FusedHalf:
 def bind_half(reversal: Reversal, page: Page, half: Half) -> FusedHalf | None:
     """The half of some rows of a launch, if it can be run compiled."""
     form = page.form
-    if not isinstance(form, TrainingForm) or not are_apart(page.launch):
+    if not isinstance(form, TrainingForm) or not (page.is_apart or are_apart(page.launch)):
         return None
     backward = form.backward(half.pattern)
     rows = page.rows if half.index is None else len(half.index)

@@ -153,4 +153,10 @@ class GradientArena:
 
 
 def _is_unique(slots: Integers) -> bool:
-    return len(slots) == 1 or consecutive(slots) or len(np.unique(slots)) == len(slots)
+    """Whether no slot occurs twice: whoever comes last leaves a mark, so all find their own."""
+    if len(slots) == 1 or consecutive(slots):
+        return True
+    marks = np.empty(int(slots.max()) + 1, np.int64)
+    order = np.arange(len(slots))
+    marks[slots] = order
+    return bool((marks[slots] == order).all())

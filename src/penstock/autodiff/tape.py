@@ -58,6 +58,8 @@ class Page:
     #: Rows whose backward half has run, and will not run again.
     consumed: npt.NDArray[np.bool_] | None = None
     indices: Indices = field(default_factory=Indices)
+    #: Whether it is known that no slot is read and written.
+    is_apart: bool = False
 
     @property
     def rows(self) -> int:
@@ -204,6 +206,7 @@ class Taping(Runner):
         if saved is None:
             return False
         _, page.form, page.sizes = step.training
+        page.is_apart = True
         page.save(saved)
         return True
 
