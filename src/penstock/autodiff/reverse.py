@@ -53,6 +53,9 @@ class Reversal:
         self.windows: dict[object, tuple[int, Window]] = {}
         #: Slots of some rows of launches on their devices.
         self.indices = Indices()
+        #: Whether the way back is decided by which outputs have cotangents: not where torch's own
+        #: autograd finds it for some launch, or where it depends on values.
+        self.is_repeatable = True
 
     def arena(self, number: int) -> GradientArena:
         """The gradients of an arena's values."""
@@ -68,19 +71,24 @@ class Reversal:
         return arena.gather(slots)
 
     def run(self, entries: Sequence[Page | Copy | Store]) -> WayBack | None:
-        """Go through a tape from its end; the way, if it is decided by which outputs have
-        cotangents: not where torch's own autograd finds it for some launch.
+        """Go through a tape from its end; the way, if which outputs have cotangents decides it.
+
+        Where it is known beforehand which gradients each launch gives, the whole way is found
+        first, so that all slots travel to their device together.
         """
-        if not all(map(_is_known, entries)):
-            for entry in reversed(entries):
-                self._run_step(entry, self._reverse(entry))
-            self._flush_windows()
-            return None
-        steps = [self._reverse(entry) for entry in reversed(entries)]
+        steps = []
+        is_known = all(map(_is_known, entries))
+        for entry in reversed(entries):
+            steps.append(self._reverse(entry))
+            if not is_known:
+                self._run_step(entry, steps[-1])
         present = {number: arena.present.copy() for number, arena in self.arenas.items()}
         way = WayBack(tuple(steps), present)
-        self._go(entries, way)
-        return way
+        if is_known:
+            self._go(entries, way)
+        else:
+            self._flush_windows()
+        return way if self.is_repeatable else None
 
     def run_again(self, entries: Sequence[Page | Copy | Store], way: WayBack) -> None:
         """Go through a tape on the way that an earlier pass has found for one like it."""
@@ -154,7 +162,7 @@ class Reversal:
         half = Half(pattern, index, fetches)
         if isinstance(page.form, TrainingForm):
             places = page.form.backward(pattern).gradients
-            half.adds = self._prepare_adds(page, index, places)
+            half.adds = self._prepare_adds(page, index, places, [None] * len(places))
             self._bind(page, half)
         return half
 
@@ -191,8 +199,10 @@ class Reversal:
         if self.checks_nan:
             _check_nan(page, half, cotangents, results)
         if half.adds is None:
-            found = [None if results[place] is None else place for place in places]  # type: ignore[index]
-            half.adds = self._prepare_adds(page, half.index, found)
+            self.is_repeatable &= page.is_repeatable(half.pattern)
+            found = [_given(results, place) for place in places]
+            told = [None if k is None else results[k] for k in page.reached(half.pattern)]
+            half.adds = self._prepare_adds(page, half.index, found, told)
         for add in half.adds:
             add.run(self, results)
 
@@ -214,14 +224,17 @@ class Reversal:
         page: Page,
         index: Integers | None,
         places: Sequence[int | Contraction | None],
+        masks: Sequence[torch.Tensor | None],
     ) -> tuple[Adding, ...]:
-        """What to do with the results of a backward half: for each operand add its gradient."""
+        """What to do with the results of a backward half: for each operand add its gradient, for
+        the rows of its mask where there is one.
+        """
         adds: list[Adding] = []
-        for operand, place in zip(page.operands, places, strict=True):
+        for operand, place, mask in zip(page.operands, places, masks, strict=True):
             if isinstance(place, Contraction):
                 adds.append(Adding(_collecting(page, operand, place)))
             elif place is not None:
-                adds.append(self._adding(page, operand, place, index))
+                adds.append(self._adding(page, operand, place, index, mask))
         return tuple(adds)
 
     def collect(self, key: object, wire: int, how: Contraction, factors: Sequence[Any]) -> None:
@@ -264,20 +277,32 @@ class Reversal:
             return page.indices.of(source, device)
         return self.indices.wait(_row_slots(source, page.rows, index), device)
 
-    def _adding(self, page: Page, operand: int, place: int, index: Integers | None) -> Adding:
+    def _adding(
+        self,
+        page: Page,
+        operand: int,
+        place: int,
+        index: Integers | None,
+        mask: torch.Tensor | None,
+    ) -> Adding:
+        """How to add the gradient of an operand, for rows of a mask where there is one."""
         source = page.launch.operands[operand]
         if isinstance(source, Shared):
             wire = source.wire
             return Adding(lambda way, results: way._add_uniform(wire, results[place].clone()))
         assert isinstance(source, Span | Picks)
         number, arena = source.arena, self.arena(source.arena)
+        chosen = None if mask is None or bool(mask.all()) else mask.nonzero().squeeze(1)
+        if chosen is not None:
+            index = chosen.numpy() if index is None else index[chosen.numpy()]
         slots = _row_slots(source, page.launch.rows, index)
         shape, find = (len(slots), *arena.kind.shape), self.finding(page, source, index)
         is_first = len(slots) and arena.take_first(slots)
         put = arena.prepare_write(slots, find) if is_first else arena.prepare_add(slots, find)
 
         def add(reversal: Reversal, results: Sequence[Any]) -> None:
-            put(reversal.arena(number), results[place].reshape(shape))
+            values = results[place] if chosen is None else results[place].index_select(0, chosen)
+            put(reversal.arena(number), values.reshape(shape))
 
         return Adding(add, operand, place) if is_first else Adding(add)
 
@@ -291,6 +316,13 @@ def _collecting(page: Page, operand: int, how: Contraction) -> Add:
         reversal.collect(key, wire, how, [results[place] for place in how.places])
 
     return collect
+
+
+def _given(
+    results: Sequence[torch.Tensor | None], place: int | Contraction | None
+) -> int | Contraction | None:
+    """The place of a gradient, unless there is none."""
+    return None if isinstance(place, int) and results[place] is None else place
 
 
 def _is_known(entry: Page | Copy | Store) -> bool:

@@ -17,8 +17,8 @@ import torch
 
 from penstock.autodiff.contract import Contraction
 from penstock.autodiff.fallback import AutogradForm
-from penstock.autodiff.forms import training_form
-from penstock.autodiff.joint import Pattern, TrainingForm
+from penstock.autodiff.forms import Form, training_form
+from penstock.autodiff.joint import Pattern
 from penstock.autodiff.opaque import KeptGraph, launch_kept
 from penstock.ir.graph import Wire
 from penstock.plan.schedule import Copy, Integers, Launch, Store
@@ -46,7 +46,7 @@ class Page:
     operands: Sequence[int] = ()
     results: Sequence[int] = ()
     #: None where the launch leaves nothing, or leaves a graph.
-    form: TrainingForm | AutogradForm | None = None
+    form: Form | None = None
     #: What torch's autograd has recorded, for a block that is taken as it is.
     graph: KeptGraph | None = None
     saved: list[torch.Tensor] = field(default_factory=list)
@@ -98,6 +98,19 @@ class Page:
             return True
         backward = self.form.backward(pattern)
         return bool(backward.saved or backward.uniforms)
+
+    def reached(self, pattern: Pattern) -> tuple[int | None, ...]:
+        """For each operand where the backward half says which rows have a gradient, if it does."""
+        told = () if self.form is None else self.form.backward(pattern).reached
+        return told or (None,) * len(self.operands)
+
+    def is_repeatable(self, pattern: Pattern) -> bool:
+        """Whether cotangents alone decide which operands have gradients: not where torch's own
+        autograd finds it out, and not where it depends on values.
+        """
+        if self.form is None or isinstance(self.form, AutogradForm):
+            return False
+        return all(place is None for place in self.reached(pattern))
 
     def go_back(
         self,

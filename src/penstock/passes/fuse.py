@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from penstock.ir.graph import Compute, Graph, Home, Key, Node, Wire
+from penstock.ir.program import RowLoop
 from penstock.passes.blocks import BlockMaker
 from penstock.passes.draft import Draft, DraftNode, DraftOperation, TorchStep, finish
 from penstock.passes.lowering import Lowering
@@ -79,6 +80,8 @@ def _kind(operation: DraftOperation) -> str | None:
     match operation:
         case Compute():
             return "host"
+        case TorchStep(node=node) if isinstance(node.operation, RowLoop):
+            return f"row loop {node.outputs[0].number}"
         case TorchStep(node=node):
             symbol = flat_symbol(node)
             return f"flat {symbol}" if symbol else "data"

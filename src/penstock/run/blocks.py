@@ -18,13 +18,14 @@ from penstock.calls.autocast import OFF, Autocast, autocast_as
 from penstock.calls.replay import call
 from penstock.calls.slices import is_cut
 from penstock.ir.graph import Block, Home, Node, Wire
-from penstock.ir.program import AsSequence, Source, TorchCall, Value
+from penstock.ir.program import AsSequence, RowLoop, Source, TorchCall, Value
 from penstock.ir.program import Node as ProgramNode
 from penstock.ir.types import TensorType
 from penstock.run.batched import BatchedBlock, BlockInput, build_batched
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.batched.functorch_adapter import TRACING
 from penstock.run.fused.heat import Heat
+from penstock.run.native.plain import run_row
 
 #: Concrete forms kept per block that has no symbolic one.
 MOST_FORMS = 256
@@ -225,6 +226,8 @@ def _compute(node: ProgramNode, values: dict[Value, torch.Tensor | int]) -> None
     operands = [values[value] for value in node.inputs]
     if isinstance(node.operation, AsSequence):
         outputs: Sequence[torch.Tensor | int] = operands
+    elif isinstance(node.operation, RowLoop):
+        outputs = run_row(node.operation.body, operands)
     else:
         assert isinstance(node.operation, TorchCall)
         outputs = call(node.operation, operands)

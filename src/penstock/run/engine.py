@@ -17,10 +17,9 @@ import torch
 
 from penstock.calls.autocast import OFF, autocast_as, current_autocast
 from penstock.calls.replay import call
-from penstock.ir.graph import Graph, Uniform
+from penstock.ir.graph import Block, Graph, Node, Uniform
 from penstock.ir.program import Captured, Constant, Program, TorchCall
 from penstock.ir.types import TensorType
-from penstock.passes.pipeline import program_to_graph
 from penstock.passes.rank import rank_nodes
 from penstock.plan.call_inputs import CallInputs, take_inputs
 from penstock.plan.limits import DEPTH, Limits, current_limits
@@ -38,6 +37,8 @@ from penstock.run.blocks import RunnableBlock
 from penstock.run.faults import Numbers, note_uniform, user_errors
 from penstock.run.inputs import install_inputs, read_inputs
 from penstock.run.kept_plans import Keeping, KeptPlan, can_keep_plans, new_plans
+from penstock.run.native.block import RowLoopBlock
+from penstock.run.native.choice import is_closed_loop, make_graph
 from penstock.run.outputs import OutputColumn, collect_outputs
 from penstock.run.recording import CallRecorder, recorded_call
 from penstock.run.runner import Runner
@@ -59,9 +60,9 @@ class Executable:
         #: The state of autocast around every call.
         self.autocast = current_autocast()
         self.default_dtype = str(torch.get_default_dtype()).removeprefix("torch.")
-        self.graph: Graph = program_to_graph(program, self.default_dtype)
+        self.graph: Graph = make_graph(program, self.default_dtype, self.autocast)
         self.linked = link(self.graph, rank_nodes(self.graph), self.default_dtype)
-        self.blocks = [RunnableBlock(node, self.autocast) for node in self.linked.blocks]
+        self.blocks = list(map(self._block, self.linked.blocks))
         self.block_names = tuple(block.name for block in self.blocks)
         self.uniform_nodes = {u.wire.number: u for u in self.graph.uniforms}
         self.keeps_plans = can_keep_plans(self.linked)
@@ -69,6 +70,12 @@ class Executable:
         self.plans = new_plans()
         #: Wires through which gradients flow, by the inputs and captures that ask for them.
         self.differentiable: dict[object, Any] = {}
+
+    def _block(self, node: Node) -> RunnableBlock:
+        assert isinstance(node.operation, Block)
+        if is_closed_loop(node.operation):
+            return RowLoopBlock(node, self.autocast, self.default_dtype)
+        return RunnableBlock(node, self.autocast)
 
     def shapes(self, block: int, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         """The planner's question about a block's output sizes."""

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import torch
 
+from penstock.plan.faults import HostOperationError, RowFault
 from penstock.plan.schedule import (
     Array,
     Chunk,
@@ -223,7 +224,11 @@ class Runner:
     def name_launch(
         self, error: Exception, step: PreparedLaunch, arguments: Sequence[torch.Tensor | int]
     ) -> None:
-        """Note on an error which block failed, and for which instance."""
+        """Note on an error which block failed, and for which instance; raise the fault of a row."""
+        if isinstance(error, HostOperationError):
+            self.failed_instance = int(step.instances[error.rows[0]])
+            source = error.source or step.block.node.source
+            raise RowFault(error.fault, self.failed_instance, source) from None
         row = note_launch(error, step.block, arguments, step.instances, self.numbers)
         self.failed_instance = None if row is None else int(step.instances[row])
 
