@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
+from types import ModuleType
 from typing import Any
 
 from penstock.run.native.kernels import Kernel, Parameter
@@ -71,22 +72,23 @@ def compile_kernel(kernel: Kernel) -> Callable[..., int]:
 @lru_cache(maxsize=MOST_KERNELS)
 def _compiled(source: str) -> Callable[..., int]:
     began = perf_counter()
-    namespace = _run_module(source)
+    module = _run_module(source)
     seconds = perf_counter() - began
     if seconds > 1:
         log.info("a loop was compiled to native code in %.1f s", seconds)
-    function: Callable[..., int] = namespace["kernel"]
+    function: Callable[..., int] = module.kernel
     return function
 
 
-def _run_module(source: str) -> dict[str, Any]:
-    """The names of the module, whose file stays where Numba finds it again."""
+def _run_module(source: str) -> Any:
+    """The module, under a name by which Numba finds it again in other processes."""
     path = _write(source)
     filename = str(path) if path is not None else "<loop>"
     name = f"penstock_loop_{hashlib.sha256(source.encode()).hexdigest()[:32]}"
-    namespace = {"__name__": name, "__file__": filename, "CACHE": path is not None}
-    exec(compile(source, filename, "exec"), namespace)
-    return namespace
+    sys.modules[name] = module = ModuleType(name)
+    vars(module).update(__file__=filename, CACHE=path is not None)
+    exec(compile(source, filename, "exec"), vars(module))
+    return module
 
 
 def _write(source: str) -> Path | None:
