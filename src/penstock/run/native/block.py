@@ -49,17 +49,18 @@ class RowLoopBlock(RunnableBlock):
         dtypes = tuple(spec.dtype for spec in self.inputs)
         is_row = tuple(spec.kind == "row" for spec in self.inputs)
         results = tuple(self.step.outputs.index(value) for value in self.block.results)
-        return LoopKernels(loop, Arguments(loop.inputs, dtypes, is_row), results)
+        made = tuple(kind.dtype for kind in self.kinds)
+        return LoopKernels(loop, Arguments(loop.inputs, dtypes, is_row), results, made)
 
     @cached_property
-    def shape_of_results(self) -> tuple[tuple[int, ...], ...]:
-        """The shape of each result for one row."""
+    def kinds(self) -> list[TensorType]:
+        """The type of each result for one row; sizes are static."""
         kinds = [value.type for value in self.block.results]
-        return tuple(kind.shape for kind in kinds if isinstance(kind, TensorType))  # type: ignore[misc]
+        return [kind for kind in kinds if isinstance(kind, TensorType)]
 
     def output_shapes(self, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         """The shape of each result for one instance."""
-        return self.shape_of_results
+        return tuple(kind.shape for kind in self.kinds)  # type: ignore[misc]
 
     @cached_property
     def native(self) -> NativeCall:
@@ -84,9 +85,16 @@ class RowLoopBlock(RunnableBlock):
 
     def new_results(self, rows: int) -> tuple[torch.Tensor, ...]:
         """Room for the results of a launch."""
-        dtypes = [getattr(torch, self.kernels.result_dtype(k)) for k in range(len(self.shape_of_results))]
-        shapes = zip(self.shape_of_results, dtypes, strict=True)
-        return tuple(torch.empty((rows, *shape), dtype=dtype) for shape, dtype in shapes)
+        shapes = zip(self._shapes, self._dtypes, strict=True)
+        return tuple([torch.empty((rows, *shape), dtype=dtype) for shape, dtype in shapes])
+
+    @cached_property
+    def _shapes(self) -> tuple[tuple[int, ...], ...]:
+        return self.output_shapes(())
+
+    @cached_property
+    def _dtypes(self) -> list[torch.dtype]:
+        return [getattr(torch, kind.dtype) for kind in self.kinds]
 
 
 def as_array(values: torch.Tensor) -> np.ndarray[Any, Any]:

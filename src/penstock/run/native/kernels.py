@@ -109,6 +109,8 @@ class LoopKernels:
     arguments: Arguments
     #: For each result the output of the loop that it is.
     results: tuple[int, ...]
+    #: The dtype of each result.
+    dtypes: tuple[str, ...]
 
     def forward(self) -> Kernel:
         """(arguments, results): all rows."""
@@ -138,13 +140,9 @@ class LoopKernels:
         """The arguments of a launch."""
         return [Parameter(f"a{k}", dtype) for k, dtype in enumerate(self.arguments.dtypes)]
 
-    def result_dtype(self, position: int) -> str:
-        """The dtype of a result."""
-        return self.loop.outputs[self.results[position]][0].dtype
-
     def made(self) -> list[Parameter]:
         """The results of a launch."""
-        return [Parameter(f"o{k}", self.result_dtype(k)) for k in range(len(self.results))]
+        return [Parameter(f"o{k}", dtype) for k, dtype in enumerate(self.dtypes)]
 
 
 @dataclass(frozen=True)
@@ -237,7 +235,7 @@ class TrainingKernels:
         parameters = [*self._index(), *self._tape()]
         parameters += [Parameter(f"stack_{dtype}", dtype) for dtype in self.stacks]
         parameters += [Parameter(f"a{k}", given.dtypes[k]) for k in self.read]
-        parameters += [Parameter(f"c{k}", self.kernels.result_dtype(k)) for k in pattern]
+        parameters += [Parameter(f"c{k}", self.kernels.dtypes[k]) for k in pattern]
         parameters += [Parameter(f"g{k}", self.gradient_dtype(k)) for k in self.operands]
         parameters += [Parameter(f"m{k}", "bool") for k in self.operands]
         return _kernel(self._loop, parameters, adjoint.printer), reached
