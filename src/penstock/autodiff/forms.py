@@ -21,7 +21,6 @@ from penstock.run.blocks import RunnableBlock
 from penstock.run.native.block import RowLoopBlock
 from penstock.run.recording import building
 
-
 #: What a launch that leaves a tape is run with.
 Form: TypeAlias = TrainingForm | AutogradForm | RowLoopForm
 
@@ -48,9 +47,7 @@ def training_form(
     return forms[key]
 
 
-def _loop_form(
-    block: RowLoopBlock, operands: Sequence[int], results: Sequence[int]
-) -> RowLoopForm:
+def _loop_form(block: RowLoopBlock, operands: Sequence[int], results: Sequence[int]) -> RowLoopForm:
     key = (tuple(operands), tuple(results))
     if key not in block.training_forms:
         block.training_forms[key] = RowLoopForm(block, operands, results)

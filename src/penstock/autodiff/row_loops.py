@@ -16,8 +16,8 @@ from penstock.autodiff.halves import Saved
 from penstock.autodiff.joint import Backward, Pattern
 from penstock.run.native.adjoint import Presence
 from penstock.run.native.block import NativeCall, RowLoopBlock, as_array
-from penstock.run.native.kernels import TrainingKernels
 from penstock.run.native.compiling import source_of
+from penstock.run.native.kernels import TrainingKernels
 from penstock.run.native.printing import FACT, FULL, ROW
 
 #: Frames on a new tape, and numbers on a new stack.

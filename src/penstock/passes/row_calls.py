@@ -105,7 +105,13 @@ def _spell_all() -> dict[str, list[tuple[RowOp, bool]]]:
 _SPELLINGS = _spell_all()
 
 #: Exponents that torch computes by other operations.
-_POWERS: Mapping[Number, str] = {1: "positive", 2: "square", 3: "cube", 0.5: "sqrt", -1: "reciprocal"}
+_POWERS: Mapping[Number, str] = {
+    1: "positive",
+    2: "square",
+    3: "cube",
+    0.5: "sqrt",
+    -1: "reciprocal",
+}
 
 _DTYPES = {f"torch.{dtype}": dtype for dtype in ANY}
 

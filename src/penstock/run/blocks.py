@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -25,10 +25,21 @@ from penstock.run.batched import BatchedBlock, BlockInput, build_batched
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.batched.functorch_adapter import TRACING
 from penstock.run.fused.heat import Heat
-from penstock.run.native.plain import run_row
+from penstock.run.native.plain import PlainRows
 
 #: Concrete forms kept per block that has no symbolic one.
 MOST_FORMS = 256
+
+
+Argument: TypeAlias = torch.Tensor | int
+
+
+class Executed(NamedTuple):
+    """A call of a block that was made, with what it took and what it gave."""
+
+    node: ProgramNode
+    operands: Sequence[Argument]
+    outputs: Sequence[Argument]
 
 
 class RunnableBlock:
@@ -66,6 +77,15 @@ class RunnableBlock:
             for node in self.block.nodes:
                 _compute(node, values)
         return values
+
+    def executed(self, arguments: Sequence[Argument]) -> tuple[list[Executed], list[Argument]]:
+        """The calls that the block makes for one instance, and its results."""
+        values = self.values(arguments)
+        calls = [
+            Executed(node, [values[x] for x in node.inputs], [values[x] for x in node.outputs])
+            for node in self.block.nodes
+        ]
+        return calls, [values[value] for value in self.block.results]
 
     def failing_line(self, arguments: Sequence[torch.Tensor | int]) -> Source | None:
         """The user's line at which the block fails for one instance; None where it does not."""
@@ -227,7 +247,7 @@ def _compute(node: ProgramNode, values: dict[Value, torch.Tensor | int]) -> None
     if isinstance(node.operation, AsSequence):
         outputs: Sequence[torch.Tensor | int] = operands
     elif isinstance(node.operation, RowLoop):
-        outputs = run_row(node.operation.body, operands)
+        outputs = PlainRows().row(node.operation.body, operands)
     else:
         assert isinstance(node.operation, TorchCall)
         outputs = call(node.operation, operands)

@@ -40,15 +40,25 @@ def join(first: States, second: States) -> States:
 
 
 class RecordingPrinter(Printer):
-    """Prints statements so that loops with cotangents leave their carried values on stacks."""
+    """Prints statements so that loops with cotangents leave their carried values on stacks.
+
+    Only the outermost loops do: those inside are run again, iteration by iteration, in reverse.
+    """
 
     def __init__(self, active: set[str]) -> None:
         super().__init__(checks=False)
         self.active = active
+        self.nesting = 0
+
+    def repeat(self, statement: Repeat) -> None:
+        """A loop, and how deep it is."""
+        self.nesting += 1
+        super().repeat(statement)
+        self.nesting -= 1
 
     def begin_iteration(self, statement: Repeat) -> None:
         """Push what the iteration starts from."""
-        if is_active(statement, self.active):
+        if self.nesting == 1 and is_active(statement, self.active):
             for dtype, variables in by_dtype(statement.carried).items():
                 count = len(variables)
                 with self.indented(f"if top_{dtype} + {count} > stack_{dtype}.size:"):

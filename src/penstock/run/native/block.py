@@ -16,14 +16,14 @@ import torch
 from penstock.calls.autocast import OFF, Autocast
 from penstock.faults import division_by_zero
 from penstock.ir.graph import Node
-from penstock.ir.program import RowLoop
+from penstock.ir.program import RowLoop, Source
 from penstock.ir.types import TensorType
 from penstock.plan.faults import HostOperationError
 from penstock.run.batched.emit import BatchFunction
-from penstock.run.blocks import RunnableBlock
+from penstock.run.blocks import Argument, Executed, RunnableBlock
 from penstock.run.native.compiling import compile_kernel
 from penstock.run.native.kernels import Arguments, Kernel, LoopKernels
-from penstock.run.native.plain import run_rows
+from penstock.run.native.plain import PlainRows, run_rows
 from penstock.run.native.printing import DIVIDED_BY_ZERO, FACT, INTERRUPTED, LINE, REPORT, ROW
 from penstock.run.native.scalars import take_apart
 
@@ -77,6 +77,19 @@ class RowLoopBlock(RunnableBlock):
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             return run_rows(self, rows, tensors)
         return self._run_native(rows, *arguments)
+
+    def failing_line(self, arguments: Sequence[Argument]) -> Source | None:
+        """Not known: what ends a loop from outside may have ended one that does not end."""
+        return None
+
+    def executed(self, arguments: Sequence[Argument]) -> tuple[list[Executed], list[Argument]]:
+        """The torch calls of all iterations for one instance, and the results."""
+        rows = PlainRows(remembers=True)
+        known = dict(zip(self.block.parameters, arguments, strict=True))
+        outputs = rows.row(self.loop.body, [known[value] for value in self.step.inputs])
+        made = dict(zip(self.step.outputs, outputs, strict=True))
+        calls = [Executed(*each) for each in rows.calls]
+        return calls, [made[value] for value in self.block.results]
 
     def _run_native(self, rows: int, *arguments: Any) -> tuple[torch.Tensor, ...]:
         results = self.new_results(rows)

@@ -287,7 +287,7 @@ class TrainingKernels:
                 printer.add(f"{variable.name} = {source}")
 
     def _store(self, adjoint: Adjoint, operand: int) -> Presence:
-        """Print how the gradient of an operand is stored for a row, or added to that of all rows."""
+        """Print how the gradient of an operand is stored, or added to that of all rows."""
         arguments, printer = self.kernels.arguments, adjoint.printer
         elements, is_row = arguments.elements[operand], arguments.is_row[operand]
         states = {adjoint.states.get(x.name, Presence.NEVER) for x in elements}

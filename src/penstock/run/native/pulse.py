@@ -23,15 +23,20 @@ _restore.argtypes = [ctypes.c_void_p] * 3
 _restore.restype = None
 
 
-@njit(types.boolean(types.int64[::1]), nogil=True, cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def pulse(report: Any) -> Any:
-    """Run handlers of signals; whether one has raised: the first places of the report hold it."""
+def _pulse(report: Any) -> Any:
     state = _ensure()
     has_raised = _check_signals() != 0
     if has_raised:
         _fetch(report[0:].ctypes, report[1:].ctypes, report[2:].ctypes)
     _release(state)
     return has_raised
+
+
+#: pulse(report): run handlers of signals; whether one has raised, which the first places of the
+#: report then hold.
+pulse: Any = njit(types.boolean(types.int64[::1]), nogil=True, cache=True, error_model="numpy")(
+    _pulse
+)
 
 
 def raise_caught(report: Any) -> None:

@@ -223,7 +223,9 @@ def test_reductions_share_gradients_at_ties_as_torch_does():
 
     x = torch.tensor([[[1.0, 3.0], [3.0, 3.0]], [[2.0, 1.0], [1.0, 1.0]]], dtype=torch.float64)
     wanted, given = x.clone().requires_grad_(), x.clone().requires_grad_()
-    expected = torch.stack([1.5 * sum(call(each) for call in REDUCTIONS.values()) for each in wanted])
+    expected = torch.stack(
+        [1.5 * sum(call(each) for call in REDUCTIONS.values()) for each in wanted]
+    )
     actual = program.map(given, out="stack")
     torch.testing.assert_close(actual, expected)
     expected.sum().backward()
