@@ -27,6 +27,7 @@ TINY = {
     "gradient_overhead": "--batch 4 --hidden 4",
     "memory": "--lengths 20 --batch 3 --hidden 4 --indexed-lengths 3 6 --width 2",
     "long_loop": "--iterations 40 --timed-iterations 5 --instances 3 --width 2",
+    "native_loops": "--instances 5 --iterations 20",
     "tracing": "--programs newton gru_outputs --calls 3",
     "recording": "--width 3 --calls 20 --fibers 5",
     "granularity": "--batch 2 --hidden 3",
