@@ -17,8 +17,8 @@ from penstock.autodiff.joint import Backward, Pattern
 from penstock.run.native.adjoint import Presence
 from penstock.run.native.block import NativeCall, RowLoopBlock, as_array
 from penstock.run.native.compiling import source_of
-from penstock.run.native.kernels import TrainingKernels
 from penstock.run.native.printing import FACT, FULL, ROW
+from penstock.run.native.training import TrainingKernels
 
 #: Frames on a new tape, and numbers on a new stack.
 ROOM = 1024
@@ -41,8 +41,9 @@ class RowLoopForm:
         tapes = [Saved(("tape", dtype), None, 0) for dtype in self.kernels.tapes]
         index = [Saved(("index", name), 0, 1) for name in ("starts", "trips")]
         self.saved = [*index, *tapes, *(Saved(("input", k), 0, 1) for k in self._rows)]
-        #: How long the tape was last time.
+        #: How long the next tape is: a little longer than the last had to be.
         self._room = ROOM
+        #: How long stacks are: as long as any had to be.
         self._stack = ROOM
 
     def sizes(self, arguments: Sequence[torch.Tensor | int]) -> tuple[int, ...]:
@@ -55,20 +56,21 @@ class RowLoopForm:
         starts, trips = (torch.empty(rows, dtype=torch.int64) for _ in range(2))
         ends = [*map(as_array, given), *map(as_array, results)]
         index = [as_array(starts), as_array(trips)]
-        tapes = self._new_tapes(self._room)
+        room = self._room
+        tapes = self._new_tapes(room)
         first = position = 0
         while True:
-            arrays = [position, self._room, *index, *map(as_array, tapes), *ends]
+            arrays = [position, room, *index, *map(as_array, tapes), *ends]
             status, report = self._forward(rows, arrays, first)
             position = int(report[FACT])
             if status != FULL:
                 break
-            first = int(report[ROW])
-            self._room *= 2
-            longer = self._new_tapes(self._room)
+            first, room = int(report[ROW]), room * 2
+            longer = self._new_tapes(room)
             for old, new in zip(tapes, longer, strict=True):
                 new[: len(old)] = old
             tapes = longer
+        self._room = max(ROOM, position + position // 4)
         return (*results, starts, trips, *tapes, *(given[k] for k in self._rows))
 
     def _new_tapes(self, room: int) -> list[torch.Tensor]:

@@ -2,22 +2,25 @@
 
 Shapes are small and static, so a call on tensors is the same operation for each element, and a
 reduction is a chain of operations over all elements. A call that does not bind, promotes to another
-dtype than the program says, or gives another shape, is not row-wise. Dtypes follow torch's
-promotion: tensors with dimensions come before 0-d tensors, these before Python numbers.
+dtype than the program says, or gives another shape, is not row-wise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from penstock.ir.program import Node, Operand, TorchCall, Value
-from penstock.ir.types import TensorType
 from penstock.passes.row_operations import ANY, FLOAT, ROW_OPS, RowOp
-
-Number: TypeAlias = bool | int | float
-Item: TypeAlias = Value | bool | int | float
+from penstock.passes.row_types import (
+    Item,
+    Number,
+    broadcast,
+    count_elements,
+    dtype_of,
+    promote,
+    shape_of,
+)
 
 #: Operations that reduce all elements to one, by the operation of the chain.
 REDUCTIONS = {"sum": "add", "mean": "add", "amax": "maximum", "amin": "minimum", "max": "maximum",
@@ -194,36 +197,7 @@ def _bind_clamp(
     return []
 
 
-# ---- types ---------------------------------------------------------------------------------------
-
-
-def is_small(value: Value, most: int) -> bool:
-    """Whether native code can hold the value: on the CPU, of a static and small shape."""
-    kind = value.type
-    if not isinstance(kind, TensorType) or kind.device != "cpu" or kind.dtype not in ANY:
-        return False
-    return not kind.is_dynamic and count_elements(value) <= most
-
-
-def shape_of(item: Item) -> tuple[int, ...]:
-    """The static shape of a value; a number has none."""
-    if not isinstance(item, Value) or not isinstance(item.type, TensorType):
-        return ()
-    return tuple(size for size in item.type.shape if isinstance(size, int))
-
-
-def count_elements(value: Value) -> int:
-    """How many scalars a value is."""
-    count = 1
-    for size in shape_of(value):
-        count *= size
-    return count
-
-
-def dtype_of(value: Value) -> str:
-    """The dtype of a tensor."""
-    assert isinstance(value.type, TensorType)
-    return value.type.dtype
+# ---- types -------------------------------------------------------------------------------------
 
 
 def _reduction(name: str, operand: object, output: Value) -> Reduction | None:
@@ -249,7 +223,7 @@ def _typed(
     computes = op.dtypes[0] if op.casts == "to" else dtypes[-1]
     if computes not in op.dtypes or (op.returns or computes) != dtype_of(output):
         return None
-    if _broadcast([shape_of(item) for item in items]) != shape_of(output):
+    if broadcast([shape_of(item) for item in items]) != shape_of(output):
         return None
     return RowCall(op, tuple(items), tuple(map(str, dtypes)), computes)
 
@@ -277,43 +251,3 @@ def _operand_dtypes(
     if op.casts == "to_float" and common not in FLOAT:
         common = default_dtype
     return [common] * len(items)
-
-
-def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
-    rank = max(map(len, shapes))
-    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
-    sizes = [set(column) - {1} for column in zip(*padded, strict=True)]
-    if any(len(distinct) > 1 for distinct in sizes):
-        return None
-    return tuple(distinct.pop() if distinct else 1 for distinct in sizes)
-
-
-_RANK = {dtype: rank for rank, dtype in enumerate(ANY)}
-
-
-def promote(items: Sequence[Item], default_dtype: str) -> str | None:
-    """The dtype in which torch computes on these operands together."""
-    tensors = [item for item in items if isinstance(item, Value)]
-    with_dimensions = _highest([dtype_of(item) for item in tensors if shape_of(item)])
-    scalars = _highest([dtype_of(item) for item in tensors if not shape_of(item)])
-    numbers = _highest([_number_dtype(x, default_dtype) for x in items if not isinstance(x, Value)])
-    return _combine(with_dimensions, _combine(scalars, numbers))
-
-
-def _number_dtype(number: Number, default_dtype: str) -> str:
-    if isinstance(number, bool):
-        return "bool"
-    return "int64" if isinstance(number, int) else default_dtype
-
-
-def _highest(dtypes: Sequence[str]) -> str | None:
-    return max(dtypes, key=_RANK.__getitem__, default=None)
-
-
-def _combine(first: str | None, second: str | None) -> str | None:
-    """The dtype of two groups of operands, the first of which weighs more."""
-    if first is None or second is None:
-        return first or second
-    if first in FLOAT or (first != "bool" and second not in FLOAT):
-        return first
-    return _highest([first, second])

@@ -27,7 +27,8 @@ from penstock.ir.program import (
     Value,
 )
 from penstock.passes.flow import Flow
-from penstock.passes.row_calls import count_elements, dtype_of, is_small, row_call, shape_of
+from penstock.passes.row_calls import row_call
+from penstock.passes.row_types import count_elements, dtype_of, is_small, shape_of
 from penstock.passes.slicing import Slices
 
 #: Elements of a value in native code, at most: each is a variable of its own.

@@ -13,18 +13,9 @@ from itertools import product
 from typing import NamedTuple, TypeAlias
 
 from penstock.ir.program import Body, Branch, Constant, Loop, Node, RowLoop, Source, Value
-from penstock.passes.row_calls import (
-    Fill,
-    Item,
-    Number,
-    Reduction,
-    RowCall,
-    count_elements,
-    dtype_of,
-    row_call,
-    shape_of,
-)
+from penstock.passes.row_calls import Fill, Reduction, RowCall, row_call
 from penstock.passes.row_operations import ROW_OPS, RowOp
+from penstock.passes.row_types import Item, Number, count_elements, dtype_of, shape_of
 
 
 class Variable(NamedTuple):

@@ -365,3 +365,21 @@ def test_a_folder_that_cannot_be_written_costs_the_cache_only(monkeypatch, tmp_p
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "file"))
     compiling._compiled.cache_clear()
     assert make_relaxation(0.125)()(torch.tensor(0.0), torch.tensor(0.0)) == 0
+
+
+def test_a_closed_loop_prints_as_its_program_does():
+    from penstock.ir.printer import print_program
+    from penstock.passes.flow import analyse_flow
+    from penstock.passes.row_loops import close_row_loops
+    from penstock.passes.slicing import slice_control
+
+    @ps.function
+    def program(x, n):
+        for _ in range(n):
+            x = x * 0.5
+        return x
+
+    flow = analyse_flow(program.program(torch.tensor(1.0), 3))
+    text = print_program(close_row_loops(flow, slice_control(flow, "float32")))
+    assert "row_loop(" in text
+    assert "torch.Tensor.mul" in text
