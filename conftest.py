@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def interpreted_loops() -> Iterator[None]:
     """Loops over scalars go through the machine, for tests that look into it."""
     from penstock.run.native.choice import native_loops
