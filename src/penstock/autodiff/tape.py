@@ -18,7 +18,7 @@ import torch
 from penstock.autodiff.contract import Contraction
 from penstock.autodiff.fallback import AutogradForm
 from penstock.autodiff.forms import Form, training_form
-from penstock.autodiff.joint import Pattern
+from penstock.autodiff.joint import Pattern, TrainingForm
 from penstock.autodiff.opaque import KeptGraph, launch_kept
 from penstock.ir.graph import Wire
 from penstock.plan.schedule import Copy, Integers, Launch, Store
@@ -269,12 +269,12 @@ class Taping(Runner):
         step: PreparedLaunch,
         asked: tuple[Sequence[int], Sequence[int]],
         arguments: Sequence[torch.Tensor | int],
-    ) -> TrainingForm | AutogradForm:
+    ) -> Form:
         """The form of the block for the operands and results that carry gradients."""
         if step.training is None or step.training[0] != asked:
             form = training_form(step.block, arguments, *asked)
             step.training = asked, form, form.sizes(arguments)
-        known: TrainingForm | AutogradForm = step.training[1]
+        known: Form = step.training[1]
         return known
 
     def _owned(self, values: torch.Tensor) -> torch.Tensor:

@@ -67,6 +67,9 @@ class RowLoopBlock(RunnableBlock):
         """The forward kernel."""
         return NativeCall(self.kernels.forward())
 
+    def plain_function(self) -> None:
+        """There is none: native code is compiled already."""
+
     def function_for(self, arguments: Sequence[torch.Tensor | int]) -> BatchFunction:
         """What to call, as function(rows, *arguments)."""
         return self._run_native
