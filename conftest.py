@@ -7,11 +7,14 @@ fixed set is used, so that a run can be repeated.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+#: Tests of compiled launches ask for them; the others do not wait for a compiler.
+os.environ["PENSTOCK_FUSION"] = "never"
 
 GOLDEN = Path(__file__).parent / "tests" / "golden"
 
@@ -45,6 +48,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(scope="module")
+def interpreted_loops() -> Iterator[None]:
+    """Loops over scalars go through the machine, for tests that look into it."""
+    from penstock.run.native.choice import native_loops
+
+    with native_loops(False):
+        yield
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import torch
@@ -25,6 +25,8 @@ from penstock.plan.plan_cache import BoundedPlans
 from penstock.plan.policies import POLICIES as _POLICIES
 from penstock.plan.schedule import Instruction, Launch
 from penstock.run.engine import Run
+
+Result = TypeVar("Result")
 
 #: The names of all policies for recorded code.
 POLICIES = tuple(_POLICIES)
@@ -66,6 +68,16 @@ def planning_anew() -> Iterator[None]:
     """Calls of programs made inside do not find the plans of earlier ones."""
     with patch.object(BoundedPlans, "find", lambda plans, key: None):
         yield
+
+
+def planned_anew(call: Callable[[], Result]) -> Callable[[], Result]:
+    """The same call, which does not find its plan: a fresh batch has a fresh structure."""
+
+    def planned() -> Result:
+        with planning_anew():
+            return call()
+
+    return planned
 
 
 def _occupancy(run: Run, iterations: int) -> Occupancy:

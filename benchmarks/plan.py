@@ -18,6 +18,7 @@ from benchmarks.figures import Figures, rounded
 from benchmarks.harness import Comparison, compare, ratios
 from benchmarks.programs.tree_lstm import tree_program
 from benchmarks.script import run_script
+from benchmarks.size_plots import times_by_size
 from penstock.data import Tree, random_binary_trees
 
 HEADINGS = ("trees", "nodes", "firings", "launches", "ms", "ns a node", "times b", "times b+")
@@ -66,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run as a script."""
-    run_script("plan", __doc__, add_options, measure, arguments)
+    run_script("plan", __doc__, add_options, measure, arguments, draw=times_by_size)
 
 
 if __name__ == "__main__":

@@ -81,6 +81,4 @@ def reverse_padding(reversal: Reversal, entry: Pad | Unpad) -> PaddingBack | Non
     below = reversal.arena(entry.source.arena)
     padder = Padder(entry.lengths[rows], entry.length, arena.device)
     add = below.prepare_accumulate(chosen)
-    step = PaddingBack(entry.target.arena, gather, entry.source.arena, add, padder, pads)
-    step.run(reversal)
-    return step
+    return PaddingBack(entry.target.arena, gather, entry.source.arena, add, padder, pads)

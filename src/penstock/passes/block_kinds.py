@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from penstock.ir.graph import Compute, Home, Wire
+from penstock.ir.program import RowLoop
 from penstock.ir.types import TensorType
 from penstock.passes.draft import DraftOperation, TorchStep
 from penstock.passes.rowwise import flat_symbol
@@ -25,6 +26,8 @@ def kind_of(operation: DraftOperation) -> str | None:
     match operation:
         case Compute():
             return "host"
+        case TorchStep(node=node) if isinstance(node.operation, RowLoop):
+            return f"row loop {node.outputs[0].number}"
         case TorchStep(node=node):
             symbol = flat_symbol(node)
             return f"flat {symbol}" if symbol else DATA

@@ -17,10 +17,9 @@ import torch
 
 from penstock.calls.autocast import OFF, autocast_as, current_autocast
 from penstock.calls.replay import call
-from penstock.ir.graph import Graph, Uniform
+from penstock.ir.graph import Block, Graph, Node, Uniform
 from penstock.ir.program import Captured, Constant, Program, TorchCall
 from penstock.ir.types import TensorType
-from penstock.passes.pipeline import program_to_graph
 from penstock.passes.rank import rank_nodes
 from penstock.plan.call_inputs import CallInputs, take_inputs
 from penstock.plan.limits import DEPTH, Limits, current_limits
@@ -40,6 +39,8 @@ from penstock.run.blocks import RunnableBlock
 from penstock.run.faults import Numbers, note_uniform, user_errors
 from penstock.run.inputs import install_inputs, read_inputs
 from penstock.run.kept_plans import Keeping, KeptPlan, can_keep_plans, new_plans
+from penstock.run.native.block import RowLoopBlock
+from penstock.run.native.choice import is_closed_loop, make_graph
 from penstock.run.outputs import OutputColumn, collect_outputs
 from penstock.run.padding.block import PaddedBlock
 from penstock.run.recording import CallRecorder, recorded_call
@@ -62,9 +63,9 @@ class Executable:
         #: The state of autocast around every call.
         self.autocast = current_autocast()
         self.default_dtype = str(torch.get_default_dtype()).removeprefix("torch.")
-        self.graph: Graph = program_to_graph(program, self.default_dtype)
+        self.graph: Graph = make_graph(program, self.default_dtype, self.autocast)
         self.linked = link(self.graph, rank_nodes(self.graph), self.default_dtype)
-        self.blocks = [RunnableBlock(node, self.autocast) for node in self.linked.blocks]
+        self.blocks = list(map(self._block, self.linked.blocks))
         #: The padded forms of blocks that mix along dynamic dimensions, by the block's number;
         #: they come behind the others.
         self.padded = self._add_padded()
@@ -86,6 +87,12 @@ class Executable:
     def padding(self, block: int, sizes: Mapping[int, Integers]) -> Padding | None:
         """The planner's question about a block's padded form."""
         return self.padded[block].padding(sizes) if block in self.padded else None
+
+    def _block(self, node: Node) -> RunnableBlock:
+        assert isinstance(node.operation, Block)
+        if is_closed_loop(node.operation):
+            return RowLoopBlock(node, self.autocast, self.default_dtype)
+        return RunnableBlock(node, self.autocast)
 
     def shapes(self, block: int, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         """The planner's question about a block's output sizes."""

@@ -7,8 +7,8 @@ to their memory: a plan that is kept and run again finds the same chunks in anot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -32,6 +32,8 @@ from penstock.plan.schedule import (
 from penstock.run.arenas import Arena
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
+from penstock.run.fused.binding import FusedLaunch, bind_launch
+from penstock.run.fused.indices import Indices
 from penstock.run.padder import Padder
 
 if TYPE_CHECKING:
@@ -52,15 +54,40 @@ class PreparedLaunch:
     block: RunnableBlock
     #: The instance of each row.
     instances: Integers
-    fetches: tuple[Fetch, ...]
-    puts: tuple[Put, ...]
+    #: The slots of this launch and others on their devices.
+    indices: Indices
+    #: How to gather operands and to write results, made ready when first needed.
+    fetches: tuple[Fetch, ...] | None = None
+    puts: tuple[Put, ...] | None = None
     #: The batched form, found when the launch is first run: sizes are part of the plan.
     function: BatchFunction | None = None
     #: What `penstock.autodiff` has found out about the launch, likewise.
     training: Any = None
+    #: The launch as it may be run compiled, by what it is run for; None where it cannot be.
+    fused: dict[Hashable, FusedLaunch | None] = field(default_factory=dict)
+
+    def fused_for(
+        self, run: Runner, what: Hashable, bind: Callable[[Runner], FusedLaunch | None]
+    ) -> FusedLaunch | None:
+        """The launch as it may be run compiled for some purpose."""
+        if what not in self.fused:
+            self.fused[what] = bind(run)
+        return self.fused[what]
+
+    def bind(self, run: Runner) -> FusedLaunch | None:
+        """The launch as it may be run compiled where nothing is saved."""
+        function = self.block.plain_function()
+        if function is None:
+            return None
+        return bind_launch(run, self.launch, self.block, function, "inference", self.indices)
 
     def arguments(self, run: Runner) -> list[torch.Tensor | int]:
         """The operands, gathered."""
+        if self.fetches is None:
+            count = len(self.launch.operands)
+            with torch.inference_mode(False):
+                find = (_operand(run, self.launch, self.block, k) for k in range(count))
+                self.fetches = tuple(find)
         return [fetch(run) for fetch in self.fetches]
 
     def run(self, arguments: Sequence[torch.Tensor | int]) -> Sequence[torch.Tensor]:
@@ -71,6 +98,10 @@ class PreparedLaunch:
 
     def store(self, run: Runner, outputs: Sequence[torch.Tensor]) -> None:
         """Write the results to their slots."""
+        if self.puts is None:
+            targets = self.launch.targets
+            with torch.inference_mode(False):
+                self.puts = tuple(_target(run, self.block, target) for target in targets)
         for put, values in zip(self.puts, outputs, strict=True):
             put(run, values)
 
@@ -119,15 +150,6 @@ class PreparedWindow:
 
     growth: tuple[Chunk, ...]
     steps: tuple[Prepared, ...]
-
-
-def prepare_launch(
-    run: Runner, launch: Launch, block: RunnableBlock, instances: Integers
-) -> PreparedLaunch:
-    """Find a launch's operands and targets; the arenas have room for it."""
-    fetches = tuple(_operand(run, launch, block, k) for k in range(len(launch.operands)))
-    puts = tuple(_target(run, block, target) for target in launch.targets)
-    return PreparedLaunch(launch, block, instances, fetches, puts)
 
 
 def prepare_store(run: Runner, item: Store) -> PreparedStore:

@@ -8,6 +8,8 @@ from penstock.demo import TreeLSTM
 from penstock.ir.graph import Block, Compute, Graph
 from penstock.ir.program import TorchCall
 
+pytestmark = pytest.mark.usefixtures("interpreted_loops")
+
 
 def blocks_of(graph: Graph) -> list[Block]:
     operations = [node.operation for context in graph.contexts for node in context.nodes]

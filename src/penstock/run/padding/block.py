@@ -36,6 +36,9 @@ class PaddedBlock(RunnableBlock):
         #: The ties for which the block has no padded form.
         self._tried: set[object] = set()
 
+    def plain_function(self) -> None:
+        """There is none: rows have lengths of their own."""
+
     def padding(self, sizes: Mapping[int, Integers]) -> Padding | None:
         """What the planner needs to know; None where the block cannot be padded.
 
