@@ -36,7 +36,7 @@ fuzz: setup
 	PENSTOCK_FUZZ=$(PENSTOCK_FUZZ) $(BIN)/pytest tests/properties --timeout=0 -n $(WORKERS)
 
 bench: setup
-	$(BIN)/python -m benchmarks $(BENCH)
+	$(BIN)/penstock bench --record $(BENCH)
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+#: Tests of compiled launches ask for them; the others do not wait for a compiler.
+os.environ["PENSTOCK_FUSION"] = "never"
+
 GOLDEN = Path(__file__).parent / "tests" / "golden"
 
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -55,6 +58,15 @@ def _plain_planning() -> Iterator[None]:
     from penstock.plan.planners import planning
 
     with planning("never"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def interpreted_loops() -> Iterator[None]:
+    """Loops over scalars go through the machine, for tests that look into it."""
+    from penstock.run.native.choice import native_loops
+
+    with native_loops(False):
         yield
 
 

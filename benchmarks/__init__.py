@@ -1,1 +1,1 @@
-"""Speed claims, one script each, run as `python -m benchmarks.NAME`."""
+"""Speed claims, one script each, run as `penstock bench NAME`."""

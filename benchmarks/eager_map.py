@@ -20,13 +20,12 @@ from torch import Tensor
 
 import penstock as ps
 from benchmarks.baselines import child_sum
-from benchmarks.baselines.segments import segments_of
 from benchmarks.baselines.training import Forward, descend
 from benchmarks.breakdown import PARTS, break_down
 from benchmarks.corpora import PairCorpus, sick
 from benchmarks.figures import Figures, rounded
 from benchmarks.harness import Comparison, compare
-from benchmarks.programs.child_sum import relatedness_program
+from benchmarks.pair_subject import PairSubject, add_pair_options, pair_model
 from benchmarks.script import run_script
 
 GRANULARITIES = ("op", "module", "graph", "auto")
@@ -34,52 +33,24 @@ REFERENCE = "per sample"
 HEADINGS = ("candidate", "steps", "launches", "mean width", *PARTS, "recording us a step")
 
 
-class Subject:
+class Subject(PairSubject):
     """A model and a batch of pairs, with all ways to run one over the other."""
 
     def __init__(self, corpus: PairCorpus, batch: int, options: argparse.Namespace) -> None:
-        torch.manual_seed(0)
-        self.pairs = corpus.pairs[:batch]
-        self.model = child_sum.Relatedness(
-            corpus.vocabulary,
-            options.embedding,
-            options.hidden,
-            options.similarity,
-            trains_embedding=options.train_embedding,
-        )
-        self.targets = child_sum.targets_of(self.pairs)
+        super().__init__(pair_model(corpus, options.hidden, options), corpus.pairs[:batch])
         self.maps = self._maps(options.granularities)
 
     def _maps(self, granularities: Sequence[str]) -> dict[str, Forward]:
-        sentences = child_sum.sentences_of(self.pairs)
-        columns = [list(side) for side in zip(*sentences, strict=True)]
-        trees = [pair.left for pair in self.pairs], [pair.right for pair in self.pairs]
-        program = relatedness_program(self.model)
+        columns = [list(side) for side in zip(*self.sentences, strict=True)]
         found: dict[str, Forward] = {
             f"ps.map, {name}": partial(_map_eagerly, self.model, columns, name)
             for name in granularities
         }
-        found["ps.function"] = lambda: program.map(*trees, out="stack")
-        return found
+        return {**found, "ps.function": self.known()}
 
     def forwards(self) -> dict[str, Forward]:
         """Every way to compute the log-probabilities."""
-        sentences = child_sum.sentences_of(self.pairs)
-        trees = [pair.left for pair in self.pairs] + [pair.right for pair in self.pairs]
-        return {
-            REFERENCE: lambda: child_sum.per_sample(self.model, sentences),
-            **self.maps,
-            "by hand: by level": lambda: child_sum.by_level(self.model, segments_of(trees)),
-        }
-
-    def train(self, forward: Forward) -> tuple[Tensor, ...]:
-        """Forward, backward and SGD: the loss and the gradients."""
-        return descend(self.model, child_sum.loss_of(forward(), self.targets))
-
-    def infer(self, forward: Forward) -> Tensor:
-        """Forward alone."""
-        with torch.no_grad():
-            return forward()
+        return {REFERENCE: self.per_sample, **self.maps, "by hand: by level": self.by_level}
 
     def gradients(self, output: Tensor) -> Any:
         """Backward alone."""
@@ -136,15 +107,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The sizes."""
     parser.set_defaults(rounds=5)
     parser.add_argument("--batches", type=int, nargs="+", default=[25, 256])
-    modes = ("training", "inference")
-    parser.add_argument("--modes", nargs="+", choices=modes, default=list(modes))
     parser.add_argument(
         "--granularities", nargs="+", choices=GRANULARITIES, default=list(GRANULARITIES)
     )
-    parser.add_argument("--embedding", type=int, default=300)
     parser.add_argument("--hidden", type=int, default=150)
-    parser.add_argument("--similarity", type=int, default=50)
-    parser.add_argument("--train-embedding", action="store_true", help="train word vectors too")
+    add_pair_options(parser)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

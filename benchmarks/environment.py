@@ -11,14 +11,14 @@ from pathlib import Path
 import torch
 
 
-def describe_environment() -> dict[str, str | int]:
-    """Commit, date, processor, device, versions and threads."""
+def describe_environment(device: str = "cpu") -> dict[str, str | int]:
+    """Commit, date, processor, the device that was measured, versions and threads."""
     return {
         "commit": _commit(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "processor": _processor(),
         "cores": os.cpu_count() or 1,
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),

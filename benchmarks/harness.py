@@ -3,22 +3,53 @@
 All results are checked to agree before anything is timed. Then candidates are interleaved: each
 round times every one of them once, in rotating order, so that what slows the machine for a while
 slows all alike. Ratios are taken within a round. Medians and interquartile ranges, never means.
-The harness knows nothing of what it times; warm-up and set-up are the candidates' affair.
+The harness knows nothing of what it times; warm-up and set-up are the candidates' affair. One that
+runs in another process times itself, in the same rounds.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch.utils import _pytree
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
 
+from benchmarks.agreement import check_agreement
 from benchmarks.figures import Figures, Spread, rounded
 
 Candidate = Callable[[], Any]
+
+#: Told what is done now, and how many rounds are over.
+Show = Callable[[str, int], None]
+
+
+@runtime_checkable
+class TimesItself(Protocol):
+    """A candidate that is not timed from here, as it runs in another process."""
+
+    def __call__(self) -> Any:
+        """What it computes."""
+
+    def seconds_per_call(self, repeats: int) -> float:
+        """The mean over so many calls, now."""
+
+
+class Floor(Protocol):
+    """A time that nothing can beat, found out while the candidates are timed."""
+
+    name: str
+
+    def look(self) -> None:
+        """Called once a round."""
+
+    def seconds(self) -> float:
+        """The least time of one call, after the last round."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +82,8 @@ class Comparison:
     #: What the timed part contains and leaves out, in words, and the sizes it was run with.
     notes: dict[str, str]
     measurements: list[Measurement]
+    #: Candidates that could not be run here, and why.
+    missing: dict[str, str] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Measurement:
         return next(entry for entry in self.measurements if entry.name == name)
@@ -64,9 +97,11 @@ class Comparison:
             f"times as fast as {self.reference}",
         ]
         headings += [f"of {self.bound}"] if self.bound else []
-        rows = tuple(_row(entry) for entry in self.measurements)
+        rows = [_row(entry) for entry in self.measurements]
+        for name, reason in self.missing.items():
+            rows.append((name, "-", f"left out: {reason}", *["-"] * (len(headings) - 3)))
         caption = "; ".join(f"{key}: {value}" for key, value in self.notes.items())
-        return Figures(self.title, tuple(headings), rows, caption)
+        return Figures(self.title, tuple(headings), tuple(rows), caption)
 
 
 def compare(
@@ -76,39 +111,98 @@ def compare(
     reference: str,
     parts: Mapping[str, Candidate] | None = None,
     bound: str | None = None,
+    floor: Floor | None = None,
     work: int = 1,
     unit: str = "calls",
     rounds: int = 9,
     least_seconds: float = 0.05,
     tolerance: float = 1e-4,
     notes: Mapping[str, str] | None = None,
+    missing: Mapping[str, str] | None = None,
 ) -> Comparison:
     """Check that all candidates agree with `reference`, then time them in interleaved rounds.
 
     A round calls each candidate often enough to fill `least_seconds`. `parts` are timed with the
     others and not checked: pieces of the work, such as its products alone. `bound` names one of
-    them that nothing can beat.
+    them that nothing can beat; a `floor` is a bound that is computed and not run. `missing` says
+    which candidates cannot be run here, and why.
     """
-    check_agreement(candidates, reference, tolerance)
     calls = {**candidates, **(parts or {})}
-    repeats = {name: _repeats(call, least_seconds) for name, call in calls.items()}
+    with _shown(title, rounds) as show:
+        check_agreement(candidates, reference, tolerance, lambda name: show(f"checking {name}", 0))
+        seconds = _time_in_rounds(calls, floor, rounds, least_seconds, show)
+    if floor is not None:
+        bound = floor.name
+        seconds[bound] = [floor.seconds()] * rounds
+    measurements = [_measure(name, seconds, reference, bound, work) for name in seconds]
+    return Comparison(
+        title,
+        unit,
+        work,
+        reference,
+        bound,
+        dict(notes or {}),
+        measurements,
+        dict(missing or {}),
+    )
+
+
+def _time_in_rounds(
+    calls: Mapping[str, Candidate],
+    floor: Floor | None,
+    rounds: int,
+    least_seconds: float,
+    show: Show,
+) -> dict[str, list[float]]:
+    """The seconds of each in every round."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
+    repeats = {}
+    for name, call in calls.items():
+        show(f"warming up {name}", 0)
+        repeats[name] = _repeats(call, least_seconds)
     for number in range(rounds):
         for name in _rotated(list(calls), number):
+            show(name, number)
             seconds[name].append(_seconds_per_call(calls[name], repeats[name]))
-    measurements = [_measure(name, seconds, reference, bound, work) for name in calls]
-    return Comparison(title, unit, work, reference, bound, dict(notes or {}), measurements)
+        if floor is not None:
+            floor.look()
+    return seconds
 
 
-def check_agreement(candidates: Mapping[str, Candidate], reference: str, tolerance: float) -> None:
-    """Call each candidate once; raise where one differs from the reference."""
-    expected = _pytree.tree_map(_detached, candidates[reference]())
-    for name, call in candidates.items():
-        found = _pytree.tree_map(_detached, call())
-        try:
-            torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
-        except AssertionError as difference:
-            raise AssertionError(f"{name} and {reference} disagree: {difference}") from None
+@contextmanager
+def _shown(title: str, rounds: int) -> Iterator[Show]:
+    """What is done now, where someone looks on; redrawn by hand, as a thread would disturb."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
+    with Progress(
+        *columns,
+        console=console,
+        auto_refresh=False,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as progress:
+        task = progress.add_task(title, total=rounds, state="")
+
+        def show(state: str, done: int) -> None:
+            progress.update(task, completed=done, state=state, refresh=True)
+
+        yield show
+
+
+def by_item(title: str, results: Sequence[Comparison], *, units_a_second: float) -> Figures:
+    """How long each candidate takes for one item, at all sizes: 1e3 for milliseconds."""
+    rows = [
+        (
+            entry.name,
+            *(
+                rounded(units_a_second * median(each[entry.name].seconds) / each.work)
+                for each in results
+            ),
+        )
+        for entry in results[0].measurements
+    ]
+    headings = [f"{each.work:,} {each.unit}" for each in results]
+    return Figures(title, ("candidate", *headings), tuple(rows))
 
 
 def ratios(over: Measurement, under: Measurement) -> list[float]:
@@ -122,11 +216,9 @@ def _row(entry: Measurement) -> tuple[str, ...]:
     return (entry.name, milliseconds, str(entry.rate), str(entry.ratio), *shares)
 
 
-def _detached(leaf: Any) -> Any:
-    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
-
-
 def _seconds_per_call(call: Candidate, repeats: int) -> float:
+    if isinstance(call, TimesItself):
+        return call.seconds_per_call(repeats)
     wait_for_devices()
     begin = time.perf_counter()
     for _ in range(repeats):
@@ -142,7 +234,9 @@ def wait_for_devices() -> None:
 
 
 def _repeats(call: Candidate, least_seconds: float) -> int:
-    call()
+    # A first call may have to build something; one as long as this tells enough all the same.
+    if _seconds_per_call(call, 1) > 20 * least_seconds:
+        return 1
     return max(1, round(least_seconds / _seconds_per_call(call, 1)))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import torch
@@ -30,6 +30,8 @@ from penstock.plan.policies import POLICIES as _POLICIES
 from penstock.plan.schedule import Instruction, Launch
 from penstock.run.engine import Run
 from penstock.run.inputs import read_inputs
+
+Result = TypeVar("Result")
 
 #: The names of all policies for recorded code.
 POLICIES = tuple(_POLICIES)
@@ -88,6 +90,16 @@ def planner_of(program: ps.Function, column: list[Any]) -> Callable[[], int]:
         return sum(isinstance(item, Launch) for item in planner.run())
 
     return plan
+
+
+def planned_anew(call: Callable[[], Result]) -> Callable[[], Result]:
+    """The same call, which does not find its plan: a fresh batch has a fresh structure."""
+
+    def planned() -> Result:
+        with planning_anew():
+            return call()
+
+    return planned
 
 
 def _occupancy(run: Run, iterations: int) -> Occupancy:

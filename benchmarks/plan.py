@@ -20,6 +20,7 @@ from benchmarks.harness import Comparison, compare, ratios
 from benchmarks.inside import planner_of
 from benchmarks.programs.tree_lstm import tree_program
 from benchmarks.script import run_script
+from benchmarks.size_plots import times_by_size
 from penstock.data import Tree, random_binary_trees
 from penstock.plan.planners import planning
 
@@ -91,7 +92,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run as a script."""
-    run_script("plan", __doc__, add_options, measure, arguments)
+    run_script("plan", __doc__, add_options, measure, arguments, draw=times_by_size)
 
 
 if __name__ == "__main__":

@@ -1,82 +1,62 @@
-"""Claim: Tree-LSTM inference at batch 256 is within 1.3 times of the best hand-batched program.
+"""Claim: Tree-LSTM inference is faster than every program batched by hand, near the floor.
 
-Hidden 150, embedding 300, random binary trees of 10 to 60 leaves, batches of 1, 25 and 256, one
-thread. The level structure of the hand-batched programs is made inside the timed part unless
---prepared is given: a fresh batch has a fresh structure. Penstock is timed both ways: planning
-every time, and with the plan of an earlier call on the same trees.
+A binary Tree-LSTM (embedding 300), random binary trees of 10 to 60 leaves, without gradients. The
+level structure of the hand-batched programs is made inside the timed part, as a fresh batch has a
+fresh structure. Penstock is timed both ways: planning every time, and with the plan of an earlier
+call on the same trees. The floor is as in tree_training.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor
 
-from benchmarks.baselines import tree_lstm
-from benchmarks.baselines.levels import levels_of, needed_levels_of
+from benchmarks.baselines.products import Products
+from benchmarks.floor import ProductFloor
 from benchmarks.harness import Comparison, compare
-from benchmarks.inside import planning_anew
-from benchmarks.programs.tree_lstm import tree_program
 from benchmarks.script import run_script
-from penstock.data import Tree, random_binary_trees
+from benchmarks.tree_subject import (
+    NOTES,
+    REFERENCE,
+    TreeSubject,
+    add_peer_option,
+    add_tree_options,
+    subjects,
+)
 
 
-def candidates_for(
-    model: tree_lstm.TreeLSTM, trees: list[Tree], *, prepared: bool
-) -> dict[str, Callable[[], Tensor]]:
-    """Every way to compute the roots' states; `prepared` leaves level structure untimed."""
-    nodes = [tree.to_nodes() for tree in trees]
-    levels, needed = levels_of(trees), needed_levels_of(trees)
-    encode = tree_program(model)
-
-    def planned() -> Tensor:
-        with planning_anew():
-            return encode.map(trees, out="stack")  # type: ignore[no-any-return]
-
-    return {
-        "penstock": planned,
-        "penstock, known plan": lambda: encode.map(trees, out="stack"),
-        "per sample (a)": lambda: tree_lstm.per_sample(model, nodes),
-        "by level (b)": lambda: tree_lstm.by_level(model, levels if prepared else levels_of(trees)),
-        "by level, needed (b+)": lambda: tree_lstm.by_level_needed(
-            model, needed if prepared else needed_levels_of(trees)
-        ),
-    }
-
-
-def measure_batch(batch: int, hidden: int, *, rounds: int, prepared: bool) -> Comparison:
+@torch.no_grad()
+def measure_batch(subject: TreeSubject, hidden: int, options: argparse.Namespace) -> Comparison:
     """One batch size."""
-    torch.manual_seed(0)
-    model = tree_lstm.TreeLSTM(hidden=hidden)
-    trees = random_binary_trees(batch, seed=batch)
-    with torch.no_grad():
+    weights, batch = torch.randn(hidden), len(subject.trees)
+    with subject.peers(weights, training=False, wanted=options.peers) as (peers, not_started):
+        by_arena = {"arena by hand (d)": lambda: subject.schedule().infer()}
         return compare(
             f"Tree-LSTM inference, hidden {hidden}, batch {batch}",
-            candidates_for(model, trees, prepared=prepared),
-            reference="by level, needed (b+)",
-            parts={"products alone": tree_lstm.Products(model, levels_of(trees)).forward},
-            bound="products alone",
+            {**subject.forwards(), **by_arena, **peers},
+            reference=REFERENCE,
+            parts={"products alone": Products(subject.layers()).forward},
+            floor=ProductFloor(subject.layers(), training=False),
             work=batch,
             unit="trees",
-            rounds=rounds,
-            notes={"level structure of b and b+": "not timed" if prepared else "timed"},
+            rounds=options.rounds,
+            notes=NOTES,
+            missing={**subject.missing, **not_started},
         )
 
 
 def measure(options: argparse.Namespace) -> Iterator[Comparison]:
-    """All batch sizes."""
-    for hidden in options.hidden:
-        for batch in options.batches:
-            yield measure_batch(batch, hidden, rounds=options.rounds, prepared=options.prepared)
+    """All sizes."""
+    for hidden, subject in subjects(options):
+        yield measure_batch(subject, hidden, options)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The sizes."""
-    parser.add_argument("--hidden", type=int, nargs="+", default=[150])
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 25, 256])
-    parser.add_argument("--prepared", action="store_true")
+    """The sizes, and what to run beside."""
+    add_tree_options(parser)
+    add_peer_option(parser)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,92 +1,78 @@
-"""Claim: Tree-LSTM training at batches of 64 and 256 is at least as fast as by level (b).
+"""Claim: Tree-LSTM training is faster than every program batched by hand, near the floor.
 
 Forward, backward and an SGD step on a binary Tree-LSTM (embedding 300), random binary trees of 10
 to 60 leaves. A fresh batch has a fresh structure, so the level structure of the hand-batched
 programs is made inside the timed part, and Penstock plans every time; it is also timed with the
-plan of an earlier call on the same trees. With --compiled the hand-batched program is also run with
-its cell under torch.compile.
+plan of an earlier call on the same trees. The floor is the operations of the products over the best
+rate of products in the same run. Peers run too where they are installed (benchmarks/peers).
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.baselines import tree_lstm
-from benchmarks.baselines.levels import levels_of, needed_levels_of
-from benchmarks.baselines.training import Forward, training_step
+from benchmarks.baselines.products import Products
+from benchmarks.baselines.training import descend_along, training_step
+from benchmarks.floor import ProductFloor
 from benchmarks.harness import Comparison, compare
-from benchmarks.inside import planning_anew
-from benchmarks.programs.tree_lstm import tree_program
 from benchmarks.script import run_script
-from penstock.data import Tree, random_binary_trees
+from benchmarks.tree_subject import (
+    NOTES,
+    REFERENCE,
+    TreeSubject,
+    add_peer_option,
+    add_tree_options,
+    subjects,
+)
 
 
-def forwards(model: tree_lstm.TreeLSTM, trees: list[Tree], *, compiled: bool) -> dict[str, Forward]:
-    """Every way to compute the roots' states of one batch."""
-    nodes = [tree.to_nodes() for tree in trees]
-    program = tree_program(model)
+def candidates_of(subject: TreeSubject, weights: Tensor) -> dict[str, Callable[[], Any]]:
+    """One step of each."""
 
-    def planned() -> Tensor:
-        with planning_anew():
-            return program.map(trees, out="stack")  # type: ignore[no-any-return]
+    def by_arena() -> tuple[Tensor, ...]:
+        return descend_along(subject.model, *subject.schedule().train(weights))
 
-    found: dict[str, Forward] = {
-        "penstock": planned,
-        "penstock, known plan": lambda: program.map(trees, out="stack"),
-        "per sample (a)": lambda: tree_lstm.per_sample(model, nodes),
-        "by level (b)": lambda: tree_lstm.by_level(model, levels_of(trees)),
-        "by level, needed (b+)": lambda: tree_lstm.by_level_needed(model, needed_levels_of(trees)),
+    steps: dict[str, Callable[[], Any]] = {
+        name: partial(training_step, subject.model, forward, weights)
+        for name, forward in subject.forwards().items()
     }
-    if compiled:
-        twin = tree_lstm.TreeLSTM.compiled(model)
-        found["by level, compiled (c)"] = lambda: tree_lstm.by_level(twin, levels_of(trees))
-    return found
+    return {**steps, "arena by hand (d)": by_arena}
 
 
-def measure_batch(batch: int, hidden: int, *, rounds: int, compiled: bool) -> Comparison:
+def measure_batch(subject: TreeSubject, hidden: int, options: argparse.Namespace) -> Comparison:
     """One batch size."""
-    torch.manual_seed(0)
-    model = tree_lstm.TreeLSTM(hidden=hidden)
-    trees = random_binary_trees(batch, seed=batch)
-    weights = torch.randn(hidden)
-    products = tree_lstm.Products(model, levels_of(trees))
-    return compare(
-        f"Tree-LSTM training, hidden {hidden}, batch {batch}",
-        {
-            name: partial(training_step, model, forward, weights)
-            for name, forward in forwards(model, trees, compiled=compiled).items()
-        },
-        reference="by level, needed (b+)",
-        parts={"products alone": products.forward_and_backward},
-        bound="products alone",
-        work=batch,
-        unit="trees",
-        rounds=rounds,
-        notes={"level structure of b, b+ and c": "timed"},
-    )
+    weights, batch = torch.randn(hidden), len(subject.trees)
+    with subject.peers(weights, training=True, wanted=options.peers) as (peers, not_started):
+        return compare(
+            f"Tree-LSTM training, hidden {hidden}, batch {batch}",
+            {**candidates_of(subject, weights), **peers},
+            reference=REFERENCE,
+            parts={"products alone": Products(subject.layers()).forward_and_backward},
+            floor=ProductFloor(subject.layers(), training=True),
+            work=batch,
+            unit="trees",
+            rounds=options.rounds,
+            notes=NOTES,
+            missing={**subject.missing, **not_started},
+        )
 
 
 def measure(options: argparse.Namespace) -> Iterator[Comparison]:
     """All sizes."""
-    compiled = options.compiled
-    if compiled and not tree_lstm.can_compile():
-        print("by level, compiled (c): left out, no C++ compiler was found")
-        compiled = False
-    for hidden in options.hidden:
-        for batch in options.batches:
-            yield measure_batch(batch, hidden, rounds=options.rounds, compiled=compiled)
+    for hidden, subject in subjects(options):
+        yield measure_batch(subject, hidden, options)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The sizes."""
-    parser.add_argument("--hidden", type=int, nargs="+", default=[150, 256])
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 25, 64, 256])
-    parser.add_argument("--compiled", action="store_true")
+    """The sizes, and what to run beside."""
+    add_tree_options(parser)
+    add_peer_option(parser)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

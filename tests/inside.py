@@ -19,6 +19,7 @@ from penstock.run.engine import Run
 CHECKS = {
     "share_computations": verify_program,
     "wrap_entry": verify_program,
+    "close_row_loops": verify_program,
     "form_blocks": verify_graph,
 }
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.baselines.products import Layer
 from benchmarks.baselines.segments import Segments
 from penstock.data import Tree
 from penstock.data.sick import SentencePair
@@ -69,6 +70,23 @@ class ChildSumTreeLSTM(nn.Module):
         c = torch.mul(write, new) + torch.sum(kept, dim=0, keepdim=True)
         h = torch.mul(output, torch.tanh(c))
         return c, h
+
+    def level_forward(
+        self,
+        gates: Tensor,
+        forget: Tensor,
+        child_c: Tensor,
+        child_h: Tensor,
+        parents: Tensor,
+    ) -> State:
+        """Many words that have children, from what their own vectors give to their gates.
+
+        The states of all children lie in rows; `parents` says which word each belongs to.
+        """
+        forget = self.child_forget(child_h) + forget.index_select(0, parents)
+        kept = _sum_segments(torch.sigmoid(forget) * child_c, parents, len(gates))
+        h_sum = _sum_segments(child_h, parents, len(gates))
+        return _cell(gates + self.child_gates(h_sum), kept)
 
     def forward(self, node: Word, words: Tensor) -> State:
         """All words below `node`, then itself."""
@@ -149,13 +167,16 @@ def per_sample(model: Relatedness, pairs: Sequence[tuple[Sentence, Sentence]]) -
     return torch.cat([model(left, right) for left, right in pairs])
 
 
-def by_level(model: Relatedness, segments: Segments) -> Tensor:
+def by_level(
+    model: Relatedness, segments: Segments, encoder: ChildSumTreeLSTM | None = None
+) -> Tensor:
     """All words of one height of all trees at once; sums over children are sums over segments.
 
     The products that read words alone are made once for all words. A leaf has no children to read.
-    Only the states that are still to be read are carried on; roots come last in a height.
+    Only the states that are still to be read are carried on; roots come last in a height. A twin of
+    the model's encoder may stand in for it.
     """
-    encoder = model.encoder
+    encoder = encoder or model.encoder
     words = model.embedding(segments.tokens)
     leaves = segments.leaves
     gates = encoder.word_gates(words).split(segments.sizes)
@@ -165,11 +186,9 @@ def by_level(model: Relatedness, segments: Segments) -> Tensor:
     c, h = c[: segments.leaf_pool], h[: segments.leaf_pool]
     for step, word_gates, word_forget in zip(segments.steps, gates[1:], forgets, strict=True):
         child_c, child_h = c.index_select(0, step.children), h.index_select(0, step.children)
-        rows = len(word_gates)
-        forget = encoder.child_forget(child_h) + word_forget.index_select(0, step.parents)
-        kept = _sum_segments(torch.sigmoid(forget) * child_c, step.parents, rows)
-        h_sum = _sum_segments(child_h, step.parents, rows)
-        new_c, new_h = _cell(word_gates + encoder.child_gates(h_sum), kept)
+        new_c, new_h = encoder.level_forward(
+            word_gates, word_forget, child_c, child_h, step.parents
+        )
         finished.append(new_h[step.pool :])
         c = torch.cat([c.index_select(0, step.keep), new_c[: step.pool]])
         h = torch.cat([h.index_select(0, step.keep), new_h[: step.pool]])
@@ -177,6 +196,26 @@ def by_level(model: Relatedness, segments: Segments) -> Tensor:
     left, right = roots.chunk(2)
     output: Tensor = model.similarity(left, right)
     return output
+
+
+def layers(model: Relatedness, segments: Segments) -> list[Layer]:
+    """The products that `by_level` makes: of words, of the states of each height, of pairs."""
+
+    def of(linear: nn.Linear, rows: int, *, learns_inputs: bool = True) -> Layer:
+        return Layer(rows, linear.in_features, linear.out_features, learns_inputs)
+
+    encoder, similarity = model.encoder, model.similarity
+    words, trained = len(segments.tokens), model.embedding.weight.requires_grad
+    pairs = len(segments.roots) // 2
+    found = [
+        of(encoder.word_gates, words, learns_inputs=trained),
+        of(encoder.word_forget, words - segments.leaves, learns_inputs=trained),
+        of(similarity.compare, pairs),
+        of(similarity.score, pairs),
+    ]
+    for step, size in zip(segments.steps, segments.sizes[1:], strict=True):
+        found += [of(encoder.child_forget, len(step.children)), of(encoder.child_gates, size)]
+    return found
 
 
 def _cell(gates: Tensor, kept: Tensor | None) -> State:

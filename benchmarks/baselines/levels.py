@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from benchmarks.baselines.heights import Integers, by_height
 from penstock.data import Tree
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -102,6 +100,17 @@ def needed_levels_of(trees: Sequence[Tree]) -> NeededLevels:
     return NeededLevels(tokens, len(pools[0]), steps, torch.from_numpy(row[forest.root]))
 
 
+def forest_arrays(trees: Sequence[Tree]) -> dict[str, Integers]:
+    """The nodes of all trees as arrays, for programs that make their own structure."""
+    forest = _join(trees)
+    return {
+        "token": forest.token,
+        "left": forest.left,
+        "right": forest.right,
+        "roots": forest.root,
+    }
+
+
 def _step(left: Integers, right: Integers, keep: Integers, pool: int) -> Step:
     return Step(torch.from_numpy(left), torch.from_numpy(right), torch.from_numpy(keep), pool)
 
@@ -119,20 +128,5 @@ def _join(trees: Sequence[Tree]) -> _Forest:
         left=children[:, 0],
         right=children[:, 1],
         root=np.array([int(tree.root) for tree in trees]) + offsets,
-        heights=_by_height(children),
+        heights=by_height(children),
     )
-
-
-def _by_height(children: Integers) -> list[Integers]:
-    """Nodes grouped by height, rising: a node is ready when its last child is."""
-    inner = np.flatnonzero(children[:, 0] >= 0)
-    parent = np.full(len(children), -1, dtype=np.int64)
-    parent[children[inner].ravel()] = np.repeat(inner, 2)
-    waiting = np.where(children[:, 0] >= 0, 2, 0)
-    heights, ready = [], np.flatnonzero(waiting == 0)
-    while len(ready):
-        heights.append(ready)
-        above = parent[ready][parent[ready] >= 0]
-        np.subtract.at(waiting, above, 1)
-        ready = np.unique(above[waiting[above] == 0])
-    return heights

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.baselines.levels import Integers
+from benchmarks.baselines.heights import Integers
 from penstock.data import Tree
 
 

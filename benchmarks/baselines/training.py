@@ -32,8 +32,13 @@ def training_step(model: nn.Module, forward: Forward, weights: Tensor) -> tuple[
 def descend(model: nn.Module, loss: Tensor) -> tuple[Tensor, ...]:
     """Backward and SGD, for the parameters that are trained; the loss and the gradients."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    gradients = torch.autograd.grad(loss, parameters)
-    with torch.no_grad():
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.add_(gradient, alpha=-LEARNING_RATE)
+    return descend_along(model, loss, *torch.autograd.grad(loss, parameters))
+
+
+@torch.no_grad()
+def descend_along(model: nn.Module, loss: Tensor, *gradients: Tensor) -> tuple[Tensor, ...]:
+    """SGD with gradients that are there; the loss and the gradients."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.add_(gradient, alpha=-LEARNING_RATE)
     return loss, *gradients

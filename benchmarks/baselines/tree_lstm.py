@@ -8,15 +8,14 @@ well.
 
 from __future__ import annotations
 
-import copy
-import os
-import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks.baselines.levels import Levels, NeededLevels
+from benchmarks.baselines.products import Layer
 from penstock.data import Node
 
 State = tuple[Tensor, Tensor]
@@ -46,30 +45,22 @@ class TreeLSTM(nn.Module):
         c = c + torch.sigmoid(keep_left) * c_left + torch.sigmoid(keep_right) * c_right
         return torch.sigmoid(output) * torch.tanh(c), c
 
-    @staticmethod
-    def compiled(model: TreeLSTM) -> TreeLSTM:
-        """A twin with the same weights, whose cell is compiled for any number of rows."""
-        twin = copy.copy(model)
-        twin.__dict__["cell"] = torch.compile(model.cell, dynamic=True)
-        return twin
-
-
-def can_compile() -> bool:
-    """Whether there is a C++ compiler, without which torch.compile makes nothing for a CPU."""
-    return any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++")))
-
 
 def per_sample(model: TreeLSTM, roots: Sequence[Node]) -> Tensor:
     """Baseline a: eager recursion over Python nodes, one tree after the other."""
-    return torch.stack([recurse(model, root)[0] for root in roots])
+    device = model.leaf_gates.weight.device
+    as_tensor = torch.tensor if device.type == "cpu" else partial(torch.tensor, device=device)
+    return torch.stack([recurse(model, root, as_tensor)[0] for root in roots])
 
 
-def recurse(model: TreeLSTM, node: Node) -> State:
-    """The state of one node, by eager recursion."""
+def recurse(
+    model: TreeLSTM, node: Node, as_tensor: Callable[[int], Tensor] = torch.tensor
+) -> State:
+    """The state of one node, by eager recursion; `as_tensor` puts a token where the weights are."""
     if not node.children:
-        return model.leaf(torch.tensor(node.token))
+        return model.leaf(as_tensor(node.token))
     left, right = node.children
-    return model.cell(*recurse(model, left), *recurse(model, right))
+    return model.cell(*recurse(model, left, as_tensor), *recurse(model, right, as_tensor))
 
 
 def by_level(model: TreeLSTM, levels: Levels) -> Tensor:
@@ -112,38 +103,11 @@ def by_level_needed(model: TreeLSTM, levels: NeededLevels) -> Tensor:
     return torch.cat(finished).index_select(0, levels.roots.to(device))
 
 
-def layers(model: TreeLSTM, levels: Levels) -> list[tuple[nn.Linear, int]]:
-    """The products that `by_level` makes: a layer and its rows, for the leaves and each height."""
-    inner = [(model.cell_gates, len(left)) for left, _ in levels.children]
-    return [(model.leaf_gates, len(levels.tokens)), *inner]
+def layers(model: TreeLSTM, levels: Levels) -> list[Layer]:
+    """The products that `by_level` makes, for the leaves and each height."""
 
+    def of(linear: nn.Linear, rows: int) -> Layer:
+        return Layer(rows, linear.in_features, linear.out_features)
 
-class Products:
-    """A bound: the matrix products of one run, in number and shape, on random rows, and nothing
-    else.
-    """
-
-    def __init__(self, model: TreeLSTM, levels: Levels) -> None:
-        device = model.leaf_gates.weight.device
-        self.items = [
-            (
-                layer,
-                torch.randn(rows, layer.in_features, device=device),
-                torch.randn(rows, layer.out_features, device=device),
-            )
-            for layer, rows in layers(model, levels)
-        ]
-
-    @torch.no_grad()
-    def forward(self) -> None:
-        """The products of inference."""
-        for layer, inputs, _ in self.items:
-            layer(inputs)
-
-    @torch.no_grad()
-    def forward_and_backward(self) -> None:
-        """The products of training: also the gradients of the inputs and of the weights."""
-        for layer, inputs, gradients in self.items:
-            layer(inputs)
-            torch.mm(gradients, layer.weight)
-            torch.mm(gradients.t(), inputs)
+    inner = [of(model.cell_gates, len(left)) for left, _ in levels.children]
+    return [of(model.leaf_gates, len(levels.tokens)), *inner]

@@ -8,6 +8,7 @@ from penstock.api.eager import set_eager
 from penstock.api.eager_code import batching, unit
 from penstock.api.function import Function, function
 from penstock.api.function import map_instances as map
+from penstock.api.fusion import set_fusion
 from penstock.api.markers import do_not_convert, shared, static
 from penstock.api.profile import profile
 from penstock.api.sequences import foldl, foldr, map_fn, scan
@@ -33,6 +34,7 @@ __all__ = [
     "profile",
     "scan",
     "set_eager",
+    "set_fusion",
     "shared",
     "static",
     "switch",

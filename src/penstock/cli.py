@@ -45,12 +45,23 @@ def build_parser() -> argparse.ArgumentParser:
     demo.add_argument("--trees", type=_at_least_one, default=512, help="how many (default 512)")
     demo.add_argument("--hidden", type=_at_least_one, default=150, help="size of h (default 150)")
     demo.add_argument("--seed", type=int, default=0, help="of trees and weights (default 0)")
+    # Its arguments, --help among them, are for the scripts to read.
+    commands.add_parser(
+        "bench", help="benchmarks of a source checkout; see penstock bench --help", add_help=False
+    )
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    options = build_parser().parse_args(arguments)
+    parser = build_parser()
+    options, rest = parser.parse_known_args(arguments)
+    if options.command == "bench":
+        from penstock.bench import run_bench
+
+        return run_bench(rest)
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     from penstock.demo import run_demo
 
     return run_demo(trees=options.trees, hidden=options.hidden, seed=options.seed)

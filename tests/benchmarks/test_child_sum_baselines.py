@@ -97,3 +97,13 @@ def test_a_score_becomes_probabilities_of_its_neighbours(
 ) -> None:
     targets = child_sum.targets_of([SentencePair(LEAF, LEAF, score)])
     torch.testing.assert_close(targets, torch.tensor([expected], dtype=torch.float32))
+
+
+def test_the_products_of_fixed_words_have_no_gradient_of_their_inputs() -> None:
+    sizes = {"vocabulary": 20, "embedding": 5, "hidden": 4, "similarity": 3}
+    segments = segments_of([STAR, LEAF])
+    layers = child_sum.layers(child_sum.Relatedness(**sizes), segments)
+    assert layers[:2] == [(9, 5, 12, False), (1, 5, 4, False)]
+    assert layers[2:] == [(1, 8, 3, True), (1, 3, 5, True), (7, 4, 4, True), (1, 4, 12, True)]
+    trained = child_sum.Relatedness(**sizes, trains_embedding=True)
+    assert child_sum.layers(trained, segments)[0].learns_inputs

@@ -1,4 +1,4 @@
-"""RESULTS.md has one section for each script and device, in whatever order they ran."""
+"""RESULTS.md has a section for each script, device and number of threads, in whatever order."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from pathlib import Path
 from benchmarks.figures import Figures
 from benchmarks.results import PREFACE, RESULTS, record
 
-HERE = {"commit": "abc", "date": "today", "device": "cpu"}
+HERE = {"commit": "abc", "date": "today", "device": "cpu", "threads": 1}
 
 
-def write(path: Path, script: str, figure: str, device: str = "cpu") -> None:
+def write(path: Path, script: str, figure: str, device: str = "cpu", threads: int = 1) -> None:
     tables = [
         Figures("small", ("candidate", "rate"), (("ours", figure), ("theirs", "2"))),
         Figures("large", ("candidate", "rate"), (("ours", "3"),), "a caption"),
         Figures("other", ("name", "a", "b"), (("x", "4", "5"),)),
     ]
-    record(path, script, "Claim: so it is.", tables, {**HERE, "device": device}, "rounds 3")
+    place = {**HERE, "device": device, "threads": threads}
+    record(path, script, "Claim: so it is.", tables, place, "rounds 3")
 
 
 def test_recording_again_changes_nothing(tmp_path: Path) -> None:
@@ -47,13 +48,15 @@ def test_the_order_of_runs_does_not_show(tmp_path: Path) -> None:
     assert (tmp_path / "a.md").read_text() == (tmp_path / "b.md").read_text()
 
 
-def test_each_device_has_a_section_of_its_own(tmp_path: Path) -> None:
+def test_each_device_and_number_of_threads_has_a_section_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "results.md"
     write(path, "one", "1")
+    write(path, "one", "1", threads=2)
     write(path, "one", "1", device="Some GPU")
     assert [line for line in path.read_text().splitlines() if line.startswith("## ")] == [
         "## one (Some GPU)",
         "## one (cpu)",
+        "## one (cpu, 2 threads)",
     ]
 
 
@@ -81,7 +84,7 @@ a caption
 
 Run with rounds 3.
 
-Measured at commit abc, date today, device cpu.
+Measured at commit abc, date today, device cpu, threads 1.
 """
     )
 

@@ -38,7 +38,7 @@ def machines(monkeypatch):
 def ways(monkeypatch):
     """For each backward pass whether it went on a known way."""
     found: list[bool] = []
-    for name in ("run", "find_way", "run_again"):
+    for name in ("run", "run_again"):
         original = getattr(Reversal, name)
 
         def patched(self, *args, name=name, original=original):

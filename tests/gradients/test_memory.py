@@ -10,6 +10,8 @@ import penstock as ps
 from penstock.autodiff import function as autodiff_function
 from penstock.autodiff.tape import Page
 
+pytestmark = pytest.mark.usefixtures("interpreted_loops")
+
 
 @pytest.fixture
 def runs(monkeypatch):

@@ -1,8 +1,11 @@
 """`ps.profile` records backward launches too, also those of a backward pass after its end."""
 
+import pytest
 import torch
 
 import penstock as ps
+
+pytestmark = pytest.mark.usefixtures("interpreted_loops")
 
 
 @ps.function

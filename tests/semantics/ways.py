@@ -13,6 +13,7 @@ from typing import Any
 import penstock as ps
 from penstock.plan.limits import limits
 from penstock.plan.planners import planning
+from penstock.run.native.choice import native_loops
 from tests.semantics.table import Case
 
 Way = Callable[[Case], list[Any]]
@@ -38,6 +39,12 @@ def run_map(case: Case) -> list[Any]:
     """The graph, all instances at once."""
     columns = [list(column) for column in zip(*case.instances, strict=True)]
     return case.traced.map(*columns)  # type: ignore[attr-defined]
+
+
+def run_map_interpreted(case: Case) -> list[Any]:
+    """All instances at once, with loops over scalars in the machine."""
+    with native_loops(False):
+        return run_map(case)
 
 
 def run_map_tiny_lookahead(case: Case) -> list[Any]:
@@ -100,6 +107,7 @@ WAYS: dict[str, Way] = {
     "eager": run_eager,
     "graph": run_graph,
     "map": run_map,
+    "map_interpreted": run_map_interpreted,
     "map_tiny_lookahead": run_map_tiny_lookahead,
     "map_native": run_map_native,
     "map_collated": run_map_collated,

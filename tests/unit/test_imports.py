@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "penstock"
 #: below it.
 LAYERS = [
     "cli",
+    "bench",
     "demo",
     "nn",
     "testing",

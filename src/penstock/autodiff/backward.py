@@ -38,10 +38,10 @@ def _reverse(
         try:
             if known is not None:
                 reversal.run_again(ends.entries, known)
-            elif ends.keeps_ways:
-                ends.keep_way(grads, reversal.find_way(ends.entries))
             else:
-                reversal.run(ends.entries)
+                way = reversal.run(ends.entries)
+                if ends.keeps_ways:
+                    ends.keep_way(grads, way)
         except NanFound as found:
             raise place_of(found, ends) from None
         return ends.gradients(reversal)

@@ -115,6 +115,8 @@ def find_tensors(
         if isinstance(column, torch.Tensor):
             add(column, Place(column=number))
             continue
+        if column and not (column[0].is_floating_point() or column[0].is_complex()):
+            continue  # all of a column have one type
         for instance, tensor in enumerate(column):
             add(tensor, Place(column=number, instance=instance))
     for number, tensor in enumerate(captures):

@@ -37,6 +37,15 @@ class Contraction:
     shape: tuple[int, ...] = ()
     skipped: int = -1
 
+    def flat(self, factors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """The factors of one launch such that those of others can follow: a launch may look up as
+        many rows of a table for each of its own as its sequences are long.
+        """
+        if self.kind != "table":
+            return factors
+        rows, index = factors
+        return rows.reshape(-1, *self.shape[1:]), index.reshape(-1)
+
     def contract(self, factors: Sequence[torch.Tensor]) -> torch.Tensor:
         """The gradient of all rows of the factors."""
         first = factors[0]
@@ -44,9 +53,7 @@ class Contraction:
             return torch.mm(first.t(), factors[1])
         if self.kind == "sum":
             return first.sum(0).reshape(self.shape)
-        index = factors[1].reshape(-1)
-        rows = first.reshape(-1, *self.shape[1:])
-        table = first.new_zeros(self.shape).index_add_(0, index, rows)
+        table = first.new_zeros(self.shape).index_add_(0, factors[1], first)
         if self.skipped >= 0:
             table[self.skipped].zero_()
         return table
@@ -62,7 +69,7 @@ class Window:
 
     def add(self, factors: tuple[torch.Tensor, ...]) -> torch.Tensor | None:
         """Take factors; the gradient, if there are enough rows now."""
-        self.parts.append(factors)
+        self.parts.append(self.contraction.flat(factors))
         self.rows += factors[0].shape[0]
         return self.flush() if self.rows >= WINDOW else None
 

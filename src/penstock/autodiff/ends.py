@@ -14,12 +14,12 @@ import torch
 from penstock.autodiff.call import DifferentiableCall, Place, chosen
 from penstock.autodiff.gradients import add_gradients
 from penstock.autodiff.reverse import Reversal
-from penstock.autodiff.tape import Page, Taping, check_version
+from penstock.autodiff.tape import Entry, Taping, check_version
 from penstock.autodiff.uniforms import UniformGraph, capture_gradients
 from penstock.autodiff.way_back import WayBack
 from penstock.calls.autocast import autocast_as
 from penstock.ir.graph import Input
-from penstock.plan.schedule import Copy, Integers, Store
+from penstock.plan.schedule import Integers
 
 #: The arena and the slots of some values, and the values.
 Located = tuple[int, Integers, torch.Tensor]
@@ -38,7 +38,7 @@ class Ends(Protocol):
         """Whether other nodes may go through the same rows, so that none uses them up."""
 
     @property
-    def entries(self) -> Sequence[Page | Copy | Store]:
+    def entries(self) -> Sequence[Entry]:
         """The tape up to the time at which the outputs were taken."""
 
     @property

@@ -39,6 +39,8 @@ class AutogradForm:
 
     def sizes(self, arguments: Sequence[torch.Tensor | int]) -> tuple[int, ...]:
         """The dynamic sizes of a launch."""
+        if not self.symbols:
+            return ()
         found = named_sizes(self.inputs, arguments)
         return tuple(found[name] for name in self.symbols)
 

@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 
 from penstock.autodiff.fallback import AutogradForm
 from penstock.autodiff.joint import TrainingForm, named_sizes
+from penstock.autodiff.row_loops import RowLoopForm
 from penstock.autodiff.torch_engine import without_modes
 from penstock.errors import PenstockWarning
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
+from penstock.run.native.block import RowLoopBlock
 from penstock.run.recording import building
+
+#: What a launch that leaves a tape is run with.
+Form: TypeAlias = TrainingForm | AutogradForm | RowLoopForm
 
 
 def training_form(
@@ -24,9 +30,11 @@ def training_form(
     arguments: Sequence[torch.Tensor | int],
     operands: Sequence[int],
     results: Sequence[int],
-) -> TrainingForm | AutogradForm:
+) -> Form:
     """The form of a block that saves what the gradients of these operands need."""
-    sizes = named_sizes(block.inputs, arguments)
+    if isinstance(block, RowLoopBlock):
+        return _loop_form(block, operands, results)
+    sizes = {} if block.is_uniform else named_sizes(block.inputs, arguments)
     batched = block.form(block.dynamic_sizes(arguments))
     is_general = batched.is_general and () in block.forms and min(sizes.values(), default=2) > 1
     fixed = None if is_general or not sizes else sizes
@@ -37,6 +45,14 @@ def training_form(
         with building(), without_modes():
             forms[key] = _build(block, function, operands, results, fixed, bool(batched.unbatched))
     return forms[key]
+
+
+def _loop_form(block: RowLoopBlock, operands: Sequence[int], results: Sequence[int]) -> RowLoopForm:
+    key = (tuple(operands), tuple(results))
+    if key not in block.training_forms:
+        block.training_forms[key] = RowLoopForm(block, operands, results)
+    form: RowLoopForm = block.training_forms[key]
+    return form
 
 
 def _build(

@@ -9,12 +9,14 @@ prepared once and done in every backward pass of the same shape.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TypeAlias
 
 import numpy as np
 import torch
 
 from penstock.plan.schedule import Integers, Kind, Picks, Span, consecutive
+from penstock.run.fused.indices import FindIndex
 
 
 def slots_of(source: Span | Picks) -> Integers:
@@ -57,10 +59,12 @@ class GradientArena:
         """Gradients of slots; zeros where there is none."""
         return self.prepare_gather(slots)(self)
 
-    def prepare_gather(self, slots: Integers) -> Gather:
-        """How to gather the gradients of slots while those are present that now are."""
+    def prepare_gather(self, slots: Integers, index: FindIndex | None = None) -> Gather:
+        """How to gather the gradients of slots while those are present that now are; `index` finds
+        the slots on the device, if they are wanted.
+        """
         missing = slots[~self.present[slots]]
-        take = self._prepare_take(slots)
+        take = self._prepare_take(slots, index or self._finding(slots))
         if not len(missing):
             return take
         fill = self.index(missing)
@@ -71,12 +75,15 @@ class GradientArena:
 
         return gather
 
-    def _prepare_take(self, slots: Integers) -> Gather:
+    def _prepare_take(self, slots: Integers, index: FindIndex) -> Gather:
         if consecutive(slots):
             start, end = int(slots[0]), int(slots[0]) + len(slots)
             return lambda arena: arena.values[start:end]
-        index = self.index(slots)
-        return lambda arena: arena.values.index_select(0, index)
+        return lambda arena: arena.values.index_select(0, index())
+
+    def _finding(self, slots: Integers) -> FindIndex:
+        """Brings slots to the device when they are first wanted."""
+        return cache(lambda: self.index(slots))
 
     def accumulate(self, slots: Integers, gradients: torch.Tensor) -> None:
         """Add gradients to slots, each as often as it occurs: a plain write where it is the first
@@ -90,29 +97,44 @@ class GradientArena:
         """
         if not len(slots):
             return lambda arena, gradients: None
+        if self.take_first(slots):
+            return self.prepare_write(slots)
+        return self.prepare_add(slots)
+
+    def prepare_add(self, slots: Integers, index: FindIndex | None = None) -> Accumulate:
+        """How to add gradients to slots, some of which have one already or occur twice."""
+        find = index or self._finding(slots)
         held = self.present[slots]
-        if not held.any() and _is_unique(slots):
-            self.present[slots] = True
-            return self._prepare_write(slots)
         missing = slots[~held]
         self.present[missing] = True
         fill = self.index(missing) if len(missing) else None
-        index = self.index(slots)
+        if fill is None and consecutive(slots):
+            return _prepare_add(int(slots[0]), len(slots))
 
         def add(arena: GradientArena, gradients: torch.Tensor) -> None:
             gradients = arena.apart(gradients)
             if fill is not None:
                 arena.values.index_fill_(0, fill, 0)
-            arena.values.index_add_(0, index, gradients)
+            arena.values.index_add_(0, find(), gradients)
 
         return add
 
-    def _prepare_write(self, slots: Integers) -> Accumulate:
+    def take_first(self, slots: Integers) -> bool:
+        """Whether gradients of these slots are the first and only ones to come, so that they can be
+        written; if so, the slots have gradients from now on.
+        """
+        is_first = not self.present[slots].any() and _is_unique(slots)
+        if is_first:
+            self.present[slots] = True
+        return is_first
+
+    def prepare_write(self, slots: Integers, index: FindIndex | None = None) -> Accumulate:
+        """How to write the first gradients of slots."""
         if not consecutive(slots):
-            index = self.index(slots)
+            find = index or self._finding(slots)
 
             def scatter(arena: GradientArena, gradients: torch.Tensor) -> None:
-                arena.values.index_copy_(0, index, arena.apart(gradients))
+                arena.values.index_copy_(0, find(), arena.apart(gradients))
 
             return scatter
         start, end = int(slots[0]), int(slots[0]) + len(slots)
@@ -133,4 +155,19 @@ class GradientArena:
 
 
 def _is_unique(slots: Integers) -> bool:
-    return len(slots) == 1 or consecutive(slots) or len(np.unique(slots)) == len(slots)
+    """Whether no slot occurs twice: whoever comes last leaves a mark, so all find their own."""
+    if len(slots) == 1 or consecutive(slots):
+        return True
+    marks = np.empty(int(slots.max()) + 1, np.int64)
+    order = np.arange(len(slots))
+    marks[slots] = order
+    return bool((marks[slots] == order).all())
+
+
+def _prepare_add(start: int, count: int) -> Accumulate:
+    """Add to slots that follow each other and all have gradients."""
+
+    def add(arena: GradientArena, gradients: torch.Tensor) -> None:
+        arena.values[start : start + count].add_(arena.apart(gradients))
+
+    return add

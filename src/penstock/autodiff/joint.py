@@ -43,6 +43,9 @@ class Backward:
     #: are; None: no cotangent reaches it.
     gradients: tuple[int | Contraction | None, ...]
     source: str
+    #: For each differentiated operand where among the results it says which rows have a gradient,
+    #: if that depends on values; empty where it never does.
+    reached: tuple[int | None, ...] = ()
 
 
 class TrainingForm:

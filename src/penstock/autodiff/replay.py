@@ -15,9 +15,21 @@ import torch
 
 from penstock.autodiff.ends import Ends
 from penstock.autodiff.gradients import slots_of
-from penstock.autodiff.tape import Page
+from penstock.autodiff.padding import element_slots, mark_sources, rows_with_any
+from penstock.autodiff.tape import Entry, Page
 from penstock.errors import RepetitionError, report
-from penstock.plan.schedule import Copy, Hosted, Integers, Picks, Shared, Sized, Span, Store
+from penstock.plan.schedule import (
+    Copy,
+    Hosted,
+    Integers,
+    Pad,
+    Picks,
+    Shared,
+    Sized,
+    Span,
+    Unpad,
+)
+from penstock.run.padder import Padder
 from penstock.run.step_blocks import OpaqueBlock
 
 Marks = list[npt.NDArray[np.bool_]]
@@ -70,6 +82,8 @@ def live_rows(
             present[entry.target.arena][targets] = False
             chosen = sources.reshape(len(targets), -1)[held].reshape(-1)
             present[entry.source.arena][chosen] = True
+        if isinstance(entry, Pad | Unpad):
+            mark_sources(entry, present)
         found.append(None)
     return found[::-1]
 
@@ -164,13 +178,17 @@ class Replay:
         for entry, rows in zip(self.entries[:end], self.live[:end], strict=True):
             self._step(entry, rows)
 
-    def _step(self, entry: Page | Copy | Store, rows: Integers | None) -> None:
+    def _step(self, entry: Entry, rows: Integers | None) -> None:
         """Carry out one entry of the tape."""
         if isinstance(entry, Page):
             if rows is not None and len(rows):
                 self._launch(entry, rows)
         elif isinstance(entry, Copy):
             self._copy(entry)
+        elif isinstance(entry, Pad):
+            self._pad(entry)
+        elif isinstance(entry, Unpad):
+            self._unpad(entry)
         else:
             device = self.kinds[entry.target.arena].device
             values = torch.from_numpy(entry.values).to(device)
@@ -189,6 +207,26 @@ class Replay:
             values = self.ledger.take(entry.source.arena, picked)
             whole = values.reshape(int(chosen.sum()), *shape)
             self.ledger.put(entry.target.arena, targets[chosen], whole)
+
+    def _pad(self, entry: Pad) -> None:
+        arena = entry.source.arena
+        missing = self.ledger.piece[arena][slots_of(entry.source)] < 0
+        rows = np.setdiff1d(np.arange(len(entry.lengths)), rows_with_any(missing, entry.lengths))
+        slots = element_slots(entry.source, entry.lengths, rows)
+        if len(slots):
+            values = self.ledger.take(arena, slots)
+            padder = Padder(entry.lengths[rows], entry.length, values.device)
+            targets = slots_of(entry.target)[rows]
+            self.ledger.put(entry.target.arena, targets, padder.pad(values))
+
+    def _unpad(self, entry: Unpad) -> None:
+        arena, sources = entry.source.arena, slots_of(entry.source)
+        rows = np.flatnonzero(self.ledger.piece[arena][sources] >= 0)
+        slots = element_slots(entry.target, entry.lengths, rows)
+        if len(slots):
+            values = self.ledger.take(arena, sources[rows])
+            padder = Padder(entry.lengths[rows], entry.length, values.device)
+            self.ledger.put(entry.target.arena, slots, padder.unpad(values))
 
     def arguments(self, page: Page, rows: Integers) -> list[torch.Tensor | int]:
         """The operands of some rows of a launch."""

@@ -17,11 +17,14 @@ import numpy.typing as npt
 import torch
 
 from penstock.autodiff.contract import Contraction, Window
+from penstock.autodiff.fused_half import bind_half
 from penstock.autodiff.gradients import GradientArena, add_gradients, slots_of
 from penstock.autodiff.joint import TrainingForm
-from penstock.autodiff.tape import Page, Taping
-from penstock.autodiff.way_back import Add, CopyBack, Fetch, Half, WayBack
-from penstock.plan.schedule import Copy, Integers, Picks, Shared, Span, Store
+from penstock.autodiff.padding import reverse_padding
+from penstock.autodiff.tape import Entry, Page, Taping
+from penstock.autodiff.way_back import Add, Adding, CopyBack, Fetch, Half, Move, WayBack
+from penstock.plan.schedule import Copy, Integers, Pad, Picks, Shared, Span, Store, Unpad
+from penstock.run.fused.indices import FindIndex, Indices
 from penstock.run.nans import first_bad_row
 
 
@@ -49,8 +52,10 @@ class Reversal:
         self.arenas: dict[int, GradientArena] = {}
         self.uniform_gradients: dict[int, torch.Tensor] = {}
         self.windows: dict[object, tuple[int, Window]] = {}
+        #: Slots of some rows of launches on their devices.
+        self.indices = Indices()
         #: Whether the way back is decided by which outputs have cotangents: not where torch's own
-        #: autograd has found it for some launch.
+        #: autograd finds it for some launch, or where it depends on values.
         self.is_repeatable = True
 
     def arena(self, number: int) -> GradientArena:
@@ -66,32 +71,45 @@ class Reversal:
             return None
         return arena.gather(slots)
 
-    def run(self, entries: Sequence[Page | Copy | Store]) -> None:
-        """Go through a tape from its end."""
+    def run(self, entries: Sequence[Entry]) -> WayBack | None:
+        """Go through a tape from its end; the way, if which outputs have cotangents decides it.
+
+        Where it is known beforehand which gradients each launch gives, the whole way is found
+        first, so that all slots travel to their device together.
+        """
+        steps = []
+        is_known = all(map(_is_known, entries))
         for entry in reversed(entries):
-            self._reverse(entry)
-        self._flush_windows()
-
-    def find_way(self, entries: Sequence[Page | Copy | Store]) -> WayBack | None:
-        """Go through a tape from its end, and remember how; None if that may change."""
-        steps = [self._reverse(entry) for entry in reversed(entries)]
-        self._flush_windows()
+            steps.append(self._reverse(entry))
+            if not is_known:
+                self._run_step(entry, steps[-1])
         present = {number: arena.present.copy() for number, arena in self.arenas.items()}
-        return WayBack(tuple(steps), present) if self.is_repeatable else None
+        way = WayBack(tuple(steps), present)
+        if is_known:
+            self._go(entries, way)
+        else:
+            self._flush_windows()
+        return way if self.is_repeatable else None
 
-    def run_again(self, entries: Sequence[Page | Copy | Store], way: WayBack) -> None:
+    def run_again(self, entries: Sequence[Entry], way: WayBack) -> None:
         """Go through a tape on the way that an earlier pass has found for one like it."""
-        for entry, step in zip(reversed(entries), way.steps, strict=True):
-            if isinstance(step, CopyBack):
-                step.run(self)
-            elif step:
-                assert isinstance(entry, Page)
-                for half in step:
-                    self._run_half(entry, half)
-                entry.release()
-        self._flush_windows()
+        self._go(entries, way)
         for number, present in way.present.items():
             self.arena(number).present = present
+
+    def _go(self, entries: Sequence[Entry], way: WayBack) -> None:
+        for entry, step in zip(reversed(entries), way.steps, strict=True):
+            self._run_step(entry, step)
+        self._flush_windows()
+
+    def _run_step(self, entry: Entry, step: tuple[Half, ...] | Move) -> None:
+        if not isinstance(step, tuple):
+            step.run(self)
+        elif step:
+            assert isinstance(entry, Page)
+            for half in step:
+                self._run_half(entry, half)
+            entry.release()
 
     def _flush_windows(self) -> None:
         for wire, window in self.windows.values():
@@ -99,9 +117,11 @@ class Reversal:
             if gradient is not None:
                 self._add_uniform(wire, gradient)
 
-    def _reverse(self, entry: Page | Copy | Store) -> tuple[Half, ...] | CopyBack:
+    def _reverse(self, entry: Entry) -> tuple[Half, ...] | Move:
         if isinstance(entry, Copy):
             return self._reverse_copy(entry)
+        if isinstance(entry, Pad | Unpad):
+            return reverse_padding(self, entry) or ()
         if isinstance(entry, Store):
             self._forget((entry.target,))
             return ()
@@ -123,9 +143,7 @@ class Reversal:
         chosen = sources.reshape(len(targets), -1)[held].reshape(-1)
         shape = (len(chosen), *below.kind.shape)
         add = below.prepare_accumulate(chosen)
-        step = CopyBack(copy.target.arena, gather, copy.source.arena, shape, add)
-        step.run(self)
-        return step
+        return CopyBack(copy.target.arena, gather, copy.source.arena, shape, add)
 
     def _forget(self, targets: Sequence[Span | Picks]) -> None:
         for target in targets:
@@ -137,15 +155,23 @@ class Reversal:
     def _reverse_launch(self, page: Page) -> tuple[Half, ...]:
         rows = page.launch.rows
         held = {k: self._rows_held(page.launch.targets[k], rows) for k in page.results}
-        halves: list[Half] = []
-        if any(mask is not None for mask in held.values()):
-            for pattern, index in _patterns(held, rows):
-                fetches = tuple(self._cotangent(page, k, index) for k in pattern)
-                half = Half(pattern, index, fetches)
-                self._run_half(page, half)
-                halves.append(half)
-            page.release()
-        return tuple(halves)
+        if all(mask is None for mask in held.values()):
+            return ()
+        return tuple(self._half(page, *chosen) for chosen in _patterns(held, rows))
+
+    def _half(self, page: Page, pattern: tuple[int, ...], index: Integers | None) -> Half:
+        """The backward half of some rows, and what becomes of its results, if that is known."""
+        fetches = tuple(self._cotangent(page, k, index) for k in pattern)
+        half = Half(pattern, index, fetches)
+        if isinstance(page.form, TrainingForm):
+            places = page.form.backward(pattern).gradients
+            half.adds = self._prepare_adds(page, index, places, [None] * len(places))
+            self._bind(page, half)
+        return half
+
+    def _bind(self, page: Page, half: Half) -> None:
+        if not half.is_bound and page.block.is_hot("backward"):
+            half.fused, half.is_bound = bind_half(self, page, half), True
 
     def _rows_held(self, target: Span | Picks, rows: int) -> npt.NDArray[np.bool_] | None:
         """Which rows of a result have a cotangent; None if none has."""
@@ -167,6 +193,8 @@ class Reversal:
             self._run_backward(page, half)
 
     def _run_backward(self, page: Page, half: Half) -> None:
+        if self._run_fused(page, half):
+            return
         cotangents = [fetch(self) for fetch in half.cotangents]
         results, places = page.go_back(
             half.pattern, half.index, cotangents, self.taped.read_uniform
@@ -174,25 +202,42 @@ class Reversal:
         if self.checks_nan:
             _check_nan(page, half, cotangents, results)
         if half.adds is None:
-            self.is_repeatable &= isinstance(page.form, TrainingForm)
-            half.adds = self._prepare_adds(page, half.index, results, places)
+            self.is_repeatable &= page.is_repeatable(half.pattern)
+            found = [_given(results, place) for place in places]
+            told = [None if k is None else results[k] for k in page.reached(half.pattern)]
+            half.adds = self._prepare_adds(page, half.index, found, told)
         for add in half.adds:
-            add(self, results)
+            add.run(self, results)
+
+    def _run_fused(self, page: Page, half: Half) -> bool:
+        """Run a half compiled, if it is worth it by now."""
+        if not page.block.is_hot("backward", page.rows) or self.checks_nan or half.adds is None:
+            return False
+        self._bind(page, half)
+        results = None if half.fused is None else half.fused.run(self, page)
+        if results is None:
+            return False
+        for add in half.adds:
+            if add.written is None or results[add.written] is not None:
+                add.run(self, results)
+        return True
 
     def _prepare_adds(
         self,
         page: Page,
         index: Integers | None,
-        results: Sequence[torch.Tensor | None],
         places: Sequence[int | Contraction | None],
-    ) -> tuple[Add, ...]:
-        """What to do with the results of a backward half: for each operand add its gradient."""
-        adds: list[Add] = []
-        for operand, place in zip(page.operands, places, strict=True):
+        masks: Sequence[torch.Tensor | None],
+    ) -> tuple[Adding, ...]:
+        """What to do with the results of a backward half: for each operand add its gradient, for
+        the rows of its mask where there is one.
+        """
+        adds: list[Adding] = []
+        for operand, place, mask in zip(page.operands, places, masks, strict=True):
             if isinstance(place, Contraction):
-                adds.append(_collecting(page, operand, place))
-            elif place is not None and results[place] is not None:
-                adds.append(self._adding(page, operand, place, index))
+                adds.append(Adding(_collecting(page, operand, place)))
+            elif place is not None:
+                adds.append(self._adding(page, operand, place, index, mask))
         return tuple(adds)
 
     def collect(self, key: object, wire: int, how: Contraction, factors: Sequence[Any]) -> None:
@@ -218,7 +263,8 @@ class Reversal:
         """How to find the cotangents of a result."""
         target = page.launch.targets[result]
         number, arena = target.arena, self.arena(target.arena)
-        gather = arena.prepare_gather(_row_slots(target, page.launch.rows, index))
+        slots = _row_slots(target, page.launch.rows, index)
+        gather = arena.prepare_gather(slots, self.finding(page, target, index))
         if page.block.block.is_flat:
             return lambda reversal: gather(reversal.arena(number)).unsqueeze(1)
         if target.length is not None:
@@ -227,20 +273,41 @@ class Reversal:
             return lambda reversal: gather(reversal.arena(number)).view(shape)
         return lambda reversal: gather(reversal.arena(number))
 
-    def _adding(self, page: Page, operand: int, place: int, index: Integers | None) -> Add:
+    def finding(self, page: Page, source: Span | Picks, index: Integers | None) -> FindIndex:
+        """Finds the slots of some rows of an operand or a target on its device."""
+        device = self.arena(source.arena).device
+        if index is None:
+            return page.indices.of(source, device)
+        return self.indices.wait(_row_slots(source, page.rows, index), device)
+
+    def _adding(
+        self,
+        page: Page,
+        operand: int,
+        place: int,
+        index: Integers | None,
+        mask: torch.Tensor | None,
+    ) -> Adding:
+        """How to add the gradient of an operand, for rows of a mask where there is one."""
         source = page.launch.operands[operand]
         if isinstance(source, Shared):
             wire = source.wire
-            return lambda reversal, results: reversal._add_uniform(wire, results[place].clone())
+            return Adding(lambda way, results: way._add_uniform(wire, results[place].clone()))
         assert isinstance(source, Span | Picks)
         number, arena = source.arena, self.arena(source.arena)
+        chosen = None if mask is None or bool(mask.all()) else mask.nonzero().squeeze(1)
+        if chosen is not None:
+            index = chosen.numpy() if index is None else index[chosen.numpy()]
         slots = _row_slots(source, page.launch.rows, index)
-        shape, put = (len(slots), *arena.kind.shape), arena.prepare_accumulate(slots)
+        shape, find = (len(slots), *arena.kind.shape), self.finding(page, source, index)
+        is_first = len(slots) and arena.take_first(slots)
+        put = arena.prepare_write(slots, find) if is_first else arena.prepare_add(slots, find)
 
         def add(reversal: Reversal, results: Sequence[Any]) -> None:
-            put(reversal.arena(number), results[place].reshape(shape))
+            values = results[place] if chosen is None else results[place].index_select(0, chosen)
+            put(reversal.arena(number), values.reshape(shape))
 
-        return add
+        return Adding(add, operand, place) if is_first else Adding(add)
 
 
 def _collecting(page: Page, operand: int, how: Contraction) -> Add:
@@ -252,6 +319,18 @@ def _collecting(page: Page, operand: int, how: Contraction) -> Add:
         reversal.collect(key, wire, how, [results[place] for place in how.places])
 
     return collect
+
+
+def _given(
+    results: Sequence[torch.Tensor | None], place: int | Contraction | None
+) -> int | Contraction | None:
+    """The place of a gradient, unless there is none."""
+    return None if isinstance(place, int) and results[place] is None else place
+
+
+def _is_known(entry: Entry) -> bool:
+    """Whether it is known beforehand which gradients a launch gives."""
+    return not isinstance(entry, Page) or not entry.results or isinstance(entry.form, TrainingForm)
 
 
 def _check_nan(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +17,17 @@ import torch
 
 from penstock.autodiff.contract import Contraction
 from penstock.autodiff.fallback import AutogradForm
-from penstock.autodiff.forms import training_form
+from penstock.autodiff.forms import Form, training_form
 from penstock.autodiff.joint import Pattern, TrainingForm
 from penstock.autodiff.opaque import KeptGraph, launch_kept
 from penstock.ir.graph import Wire
-from penstock.plan.schedule import Copy, Integers, Launch, Store
+from penstock.plan.schedule import Copy, Integers, Launch, Pad, Store, Unpad
 from penstock.run.blocks import RunnableBlock
 from penstock.run.engine import Run
+from penstock.run.fused.binding import FusedLaunch, bind_launch
+from penstock.run.fused.indices import Indices
 from penstock.run.kept_plans import KeptPlan
-from penstock.run.prepared import PreparedCopy, PreparedLaunch, PreparedStore
+from penstock.run.prepared import PreparedCopy, PreparedLaunch, PreparedPadding, PreparedStore
 from penstock.run.runner import Runner
 from penstock.run.step_blocks import OpaqueBlock
 
@@ -44,7 +46,7 @@ class Page:
     operands: Sequence[int] = ()
     results: Sequence[int] = ()
     #: None where the launch leaves nothing, or leaves a graph.
-    form: TrainingForm | AutogradForm | None = None
+    form: Form | None = None
     #: What torch's autograd has recorded, for a block that is taken as it is.
     graph: KeptGraph | None = None
     saved: list[torch.Tensor] = field(default_factory=list)
@@ -55,11 +57,19 @@ class Page:
     instances: Integers | None = None
     #: Rows whose backward half has run, and will not run again.
     consumed: npt.NDArray[np.bool_] | None = None
+    indices: Indices = field(default_factory=Indices)
+    #: Whether it is known that no slot is read and written.
+    is_apart: bool = False
 
     @property
     def rows(self) -> int:
         """How many rows were launched."""
         return self.launch.rows
+
+    def save(self, values: Sequence[torch.Tensor]) -> None:
+        """Keep values, which nobody else writes to."""
+        self.saved = list(values)
+        self.versions = tuple(map(version_of, values))
 
     def use(self, index: Integers | None, *, is_last: bool) -> None:
         """Make sure that some rows (None: all) can still go backward; `is_last`: for the last
@@ -89,6 +99,19 @@ class Page:
         backward = self.form.backward(pattern)
         return bool(backward.saved or backward.uniforms)
 
+    def reached(self, pattern: Pattern) -> tuple[int | None, ...]:
+        """For each operand where the backward half says which rows have a gradient, if it does."""
+        told = () if self.form is None else self.form.backward(pattern).reached
+        return told or (None,) * len(self.operands)
+
+    def is_repeatable(self, pattern: Pattern) -> bool:
+        """Whether cotangents alone decide which operands have gradients: not where torch's own
+        autograd finds it out, and not where it depends on values.
+        """
+        if self.form is None or isinstance(self.form, AutogradForm):
+            return False
+        return all(place is None for place in self.reached(pattern))
+
     def go_back(
         self,
         pattern: Pattern,
@@ -101,17 +124,22 @@ class Page:
             assert self.graph is not None
             return self.graph.gradients(pattern, index, cotangents), range(len(self.operands))
         backward = self.form.backward(pattern)
-        saved = [self._read_saved(k, index) for k in backward.saved]
+        saved = [self._read_rows(k, index) for k in backward.saved]
         wires = [self.launch.operands[k].wire for k in backward.uniforms]  # type: ignore[union-attr]
         uniforms = [read_uniform(wire) for wire in wires]
         rows = self.rows if index is None else len(index)
         results = backward.function(rows, *saved, *uniforms, *cotangents, *self.sizes)
         return results, backward.gradients
 
-    def _read_saved(self, position: int, index: Integers | None) -> torch.Tensor:
-        """The rows of a saved value, unless it has been changed since."""
+    def read_saved(self, position: int) -> torch.Tensor:
+        """A saved value, unless it has been changed since."""
         values = self.saved[position]
         check_version(values, self.versions[position])
+        return values
+
+    def _read_rows(self, position: int, index: Integers | None) -> torch.Tensor:
+        """The rows of a saved value."""
+        values = self.read_saved(position)
         if index is None:
             return values
         assert self.form is not None
@@ -119,11 +147,15 @@ class Page:
         return self.form.saved[position].select(values, self.rows, where)
 
 
+#: One step of a tape.
+Entry: TypeAlias = Page | Copy | Pad | Unpad | Store
+
+
 @dataclass(slots=True, eq=False)
 class Tape:
     """All that a backward pass reads of a run."""
 
-    entries: list[Page | Copy | Store] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
 
 
 class Taping(Runner):
@@ -160,11 +192,19 @@ class Taping(Runner):
         super()._copy(step)
         self.tape.entries.append(step.copy)
 
+    def _pad(self, step: PreparedPadding) -> None:
+        super()._pad(step)
+        self.tape.entries.append(step.padding)
+
     def _launch_taped(
         self, step: PreparedLaunch, operands: Sequence[int], results: Sequence[int]
     ) -> None:
-        arguments = step.arguments(self)
         page = Page(step.launch, step.block, operands, results, instances=step.instances)
+        page.indices = step.indices
+        if self._run_fused(step, page):
+            self.tape.entries.append(page)
+            return
+        arguments = step.arguments(self)
         try:
             if isinstance(step.block, OpaqueBlock):
                 made = self._run_opaque(step.block, page, arguments)
@@ -176,6 +216,38 @@ class Taping(Runner):
         self.check(step, arguments, made)
         step.store(self, made)
         self.tape.entries.append(page)
+
+    def _run_fused(self, step: PreparedLaunch, page: Page) -> bool:
+        """Do the whole launch compiled, if the block is worth it by now."""
+        if not step.block.is_hot("forward", page.rows) or self.checks_nan:
+            return False
+        asked = (page.operands, page.results)
+        fused = step.fused_for(self, asked, lambda run: self._bind(step, *asked))
+        saved = None if fused is None else fused.run(self)
+        if saved is None:
+            return False
+        _, page.form, page.sizes = step.training
+        page.is_apart = True
+        page.save(saved)
+        return True
+
+    def _bind_ahead(self, step: PreparedLaunch) -> None:
+        operands, results = asked = self.flows(step.launch.block)
+        if not operands or not results:
+            super()._bind_ahead(step)
+        elif step.block.is_hot("forward"):
+            step.fused_for(self, asked, lambda run: self._bind(step, *asked))
+
+    def _bind(
+        self, step: PreparedLaunch, operands: Sequence[int], results: Sequence[int]
+    ) -> FusedLaunch | None:
+        if step.block.plain_function() is None:
+            return None
+        form = self._training_form(step, (operands, results), ())
+        if not isinstance(form, TrainingForm):
+            return None
+        saved, block = len(form.saved), step.block
+        return bind_launch(self, step.launch, block, form.forward, "forward", step.indices, saved)
 
     def _run_opaque(
         self, block: OpaqueBlock, page: Page, arguments: list[torch.Tensor | int]
@@ -192,17 +264,26 @@ class Taping(Runner):
     ) -> Sequence[torch.Tensor]:
         """Run the forward half of a block, and save what its backward half needs."""
         asked = (page.operands, page.results)
+        page.form = form = self._training_form(step, asked, arguments)
+        page.sizes = step.training[2]
+        tensors = [item for item in arguments if isinstance(item, torch.Tensor)]
+        outputs = form.forward(page.rows, *tensors, *page.sizes)
+        page.save([self._owned(values) for values in outputs[form.output_count :]])
+        made: Sequence[torch.Tensor] = outputs[: form.output_count]
+        return made
+
+    def _training_form(
+        self,
+        step: PreparedLaunch,
+        asked: tuple[Sequence[int], Sequence[int]],
+        arguments: Sequence[torch.Tensor | int],
+    ) -> Form:
+        """The form of the block for the operands and results that carry gradients."""
         if step.training is None or step.training[0] != asked:
             form = training_form(step.block, arguments, *asked)
             step.training = asked, form, form.sizes(arguments)
-        _, form, page.sizes = step.training
-        page.form = form
-        tensors = [item for item in arguments if isinstance(item, torch.Tensor)]
-        outputs = form.forward(page.rows, *tensors, *page.sizes)
-        page.saved = [self._owned(values) for values in outputs[form.output_count :]]
-        page.versions = tuple(map(version_of, page.saved))
-        made: Sequence[torch.Tensor] = outputs[: form.output_count]
-        return made
+        known: Form = step.training[1]
+        return known
 
     def _owned(self, values: torch.Tensor) -> torch.Tensor:
         """The values in memory that nobody writes to."""

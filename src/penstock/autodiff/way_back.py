@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from penstock.autodiff.fused_half import FusedHalf
 from penstock.autodiff.gradients import Accumulate, Gather
 from penstock.autodiff.joint import Pattern
 from penstock.plan.schedule import Integers
@@ -27,6 +28,16 @@ Fetch: TypeAlias = "Callable[[Reversal], torch.Tensor]"
 Add: TypeAlias = "Callable[[Reversal, Sequence[Any]], None]"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Adding:
+    """What to do with one result of a backward half, or with factors among them."""
+
+    run: Add
+    #: The result, if it is the first gradient of slots of an operand and only has to be written.
+    operand: int = -1
+    written: int | None = None
+
+
 @dataclass(slots=True, eq=False)
 class Half:
     """A backward half of some rows (None: all) of a launch: those in which the same results have
@@ -36,8 +47,11 @@ class Half:
     pattern: Pattern
     index: Integers | None
     cotangents: tuple[Fetch, ...]
-    #: None until it has run for the first time.
-    adds: tuple[Add, ...] | None = None
+    #: What to do with the results; None until that is known.
+    adds: tuple[Adding, ...] | None = None
+    #: The half as it may be run compiled, made when it is worth it: None, where it cannot be.
+    fused: FusedHalf | None = None
+    is_bound: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,9 +70,16 @@ class CopyBack:
         self.add(reversal.arena(self.source), gradients.reshape(self.shape))
 
 
+class Move(Protocol):
+    """Gradients go from slots to others."""
+
+    def run(self, reversal: Reversal) -> None:
+        """Move them."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class WayBack:
     """What to do for each entry of a tape, the last first, and which slots have gradients then."""
 
-    steps: tuple[tuple[Half, ...] | CopyBack, ...]
+    steps: tuple[tuple[Half, ...] | Move, ...]
     present: Mapping[int, npt.NDArray[np.bool_]]

@@ -23,6 +23,7 @@ from penstock.ir.program import (
     Operand,
     Program,
     RandomKey,
+    RowLoop,
     Size,
     TorchCall,
     Value,
@@ -91,6 +92,8 @@ class _Printer:
                 return [("while", condition), ("do", body)]
             case ForEach(body=body):
                 return [("each", body)]
+            case RowLoop(body=body):
+                return [("row", body)]
             case _:
                 return []
 

@@ -116,6 +116,17 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
+class RowLoop:
+    """(values) -> what `body` returns: loops of row-wise arithmetic, which each row runs by itself.
+
+    The body is closed: it reads its inputs and nothing else. Its inputs are the values that the
+    node reads, under their own names, so the insides of a loop stay what they were.
+    """
+
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """(arguments) -> results of the program's function of that name."""
 
@@ -180,6 +191,7 @@ Operation: TypeAlias = (
     | Element
     | Branch
     | Loop
+    | RowLoop
     | Call
     | ForEach
     | ArrayNew
@@ -208,7 +220,7 @@ class Node:
 
     @property
     def bodies(self) -> tuple[Body, ...]:
-        """The bodies nested in this node."""
+        """The bodies nested in this node; a closed one is the node's own business."""
         match self.operation:
             case Branch(bodies=bodies):
                 return bodies

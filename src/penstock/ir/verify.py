@@ -25,6 +25,7 @@ from penstock.ir.program import (
     Operand,
     Program,
     RandomKey,
+    RowLoop,
     TorchCall,
     Value,
 )
@@ -232,6 +233,15 @@ def _sites_are_distinct(program: Program) -> Iterator[str]:
                 yield f"{count} nodes of one body have site {site}"
 
 
+def _closed_loops_are_closed(program: Program) -> Iterator[str]:
+    for node in _nodes(program):
+        if isinstance(node.operation, RowLoop):
+            body = node.operation.body
+            if len(body.inputs) != len(node.inputs) or len(body.outputs) != len(node.outputs):
+                yield f"a closed loop takes {len(body.inputs)} values and gets {len(node.inputs)}"
+            yield from _unseen(body, set(), Function("a closed loop", body))
+
+
 def _word(node: Node) -> str:
     return getattr(node.operation, "name", type(node.operation).__name__)
 
@@ -245,6 +255,7 @@ PROGRAM_RULES: Mapping[str, Rule[Program]] = {
     "an index is a whole number": _indices_are_integers,
     "a for-each takes one element of each sequence": _for_each_takes_elements,
     "a torch call takes all its inputs": _operands_are_inputs,
+    "a closed loop reads its inputs and nothing else": _closed_loops_are_closed,
     "a capture is one of the program's": _captures_exist,
     "what draws random keys in a body has a site of its own": _sites_are_distinct,
 }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.ir.graph import Block, Compute, HostStep, Wire
-from penstock.ir.program import Node, Size, TorchCall, Value
+from penstock.ir.program import Node, Operation, RowLoop, Size, TorchCall, Value
 from penstock.ir.types import TensorType
 from penstock.passes.draft import DraftNode, TorchStep
 from penstock.passes.flow import Flow
@@ -67,11 +67,16 @@ class BlockMaker:
 
     def _name(self, context: str, nodes: Sequence[Node]) -> str:
         """A readable name: the context and the first operations, numbered where it repeats."""
-        calls = [node.operation for node in nodes if isinstance(node.operation, TorchCall)]
-        words = [call.name.rsplit(".", 1)[-1] for call in calls]
+        words = [word for node in nodes if (word := _word(node.operation))]
         name = f"{context}:{'_'.join(words[:3])}"
         self.names[name] += 1
         return name if self.names[name] == 1 else f"{name}#{self.names[name]}"
+
+
+def _word(operation: Operation) -> str | None:
+    if isinstance(operation, RowLoop):
+        return "loop"
+    return operation.name.rsplit(".", 1)[-1] if isinstance(operation, TorchCall) else None
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ dependence of each result on each operand is followed call by call; whole number
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 
 from penstock.ir.graph import (
     Block,
@@ -27,7 +27,8 @@ from penstock.ir.graph import (
     Upload,
     Wire,
 )
-from penstock.ir.program import Captured, TorchCall, Value
+from penstock.ir.program import Branch, Captured, Loop, RowLoop, TorchCall, Value
+from penstock.ir.program import Node as ProgramNode
 from penstock.ir.types import ArrayType, Type
 
 _FLOATING = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
@@ -99,14 +100,45 @@ def _through_block(node: Node, found: set[Wire]) -> Iterator[Wire]:
         for value, wire in zip(block.parameters, node.inputs, strict=True)
         if wire in found and wire.home is not Home.HOST
     }
-    for step in block.nodes:
-        if isinstance(step.operation, TorchCall) and _stops(step.operation):
-            continue
-        if any(value in carrying for value in step.inputs):
-            carrying.update(value for value in step.outputs if _is_floating(value.type))
+    _through_nodes(block.nodes, carrying)
     for value, wire in zip(block.results, node.outputs, strict=True):
         if value in carrying:
             yield wire
+
+
+def _through_nodes(nodes: Sequence[ProgramNode], carrying: set[Value]) -> None:
+    """Add the values that nodes make of what carries gradients."""
+    for node in nodes:
+        match node.operation:
+            case RowLoop(body=body):
+                _copy(node.inputs, body.inputs, carrying)
+                _through_nodes(body.nodes, carrying)
+                _copy(body.outputs, node.outputs, carrying)
+            case Branch(bodies=bodies):
+                for body in bodies:
+                    _through_nodes(body.nodes, carrying)
+                    _copy(body.outputs, node.outputs, carrying)
+            case Loop():
+                _through_loop(node, node.operation, carrying)
+            case TorchCall() as call if _stops(call):
+                continue
+            case _ if any(value in carrying for value in node.inputs):
+                carrying.update(value for value in node.outputs if _is_floating(value.type))
+
+
+def _through_loop(node: ProgramNode, loop: Loop, carrying: set[Value]) -> None:
+    _copy(node.inputs, loop.body.inputs, carrying)
+    size = -1
+    while len(carrying) != size:
+        size = len(carrying)
+        _through_nodes(loop.body.nodes, carrying)
+        _copy(loop.body.outputs, loop.body.inputs, carrying)
+    _copy(loop.body.inputs, node.outputs, carrying)
+
+
+def _copy(sources: Sequence[Value], targets: Sequence[Value], carrying: set[Value]) -> None:
+    pairs = zip(sources, targets, strict=True)
+    carrying.update(target for source, target in pairs if source in carrying)
 
 
 def _copies(graph: Graph) -> Iterator[tuple[Wire, Wire]]:

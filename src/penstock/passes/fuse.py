@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from penstock.ir.graph import Compute, Graph, Home, Key, Node, Wire
+from penstock.ir.graph import Graph, Home, Key, Node, Wire
+from penstock.passes.block_kinds import kind_of, settle_kinds
 from penstock.passes.blocks import BlockMaker
-from penstock.passes.draft import Draft, DraftNode, DraftOperation, TorchStep, finish
+from penstock.passes.draft import Draft, DraftNode, TorchStep, finish
 from penstock.passes.lowering import Lowering
-from penstock.passes.rowwise import flat_symbol
 from penstock.passes.steps import Needs, Step, find_needs, sort_steps
 
 
@@ -61,9 +61,10 @@ def _count_reads(drafts: Sequence[Draft]) -> Counter[Wire]:
 
 
 def _fuse_draft(draft: Draft, reads: Counter[Wire], maker: BlockMaker) -> list[Node]:
-    steps = [Step(node, _kind(node.operation)) for node in draft.nodes]
+    steps = [Step(node, kind_of(node.operation)) for node in draft.nodes]
     needs = find_needs(steps, draft.arms)
     steps = sort_steps(steps, needs)
+    settle_kinds(steps, reads, is_loop=draft.kind == "loop")
     _set_stages(steps, needs)
     _sink(steps, reads)
     groups = _group(steps)
@@ -73,17 +74,6 @@ def _fuse_draft(draft: Draft, reads: Counter[Wire], maker: BlockMaker) -> list[N
     merged = [Step(maker.merge(draft.name, step.kind, group)) for step, group in members.items()]
     ordered = sort_steps(merged, find_needs(merged, draft.arms))
     return [_node_of(draft, step.node) for step in ordered]
-
-
-def _kind(operation: DraftOperation) -> str | None:
-    match operation:
-        case Compute():
-            return "host"
-        case TorchStep(node=node):
-            symbol = flat_symbol(node)
-            return f"flat {symbol}" if symbol else "data"
-        case _:
-            return None
 
 
 def _set_stages(steps: Sequence[Step], needs: Needs) -> None:

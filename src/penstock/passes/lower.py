@@ -38,6 +38,7 @@ RULES: dict[type, Rule] = {
     ir.Constant: lower_uniform,
     ir.Captured: lower_uniform,
     ir.TorchCall: lower_torch,
+    ir.RowLoop: lower_torch,
     ir.AsSequence: lower_torch,
     ir.Element: lower_element,
     ir.Size: lower_size,

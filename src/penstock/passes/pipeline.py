@@ -5,15 +5,29 @@ from __future__ import annotations
 from penstock.ir.graph import Graph
 from penstock.ir.program import Program
 from penstock.passes.entry import wrap_entry
-from penstock.passes.flow import analyse_flow
+from penstock.passes.flow import Flow, analyse_flow
 from penstock.passes.fuse import form_blocks
 from penstock.passes.lower import lower
+from penstock.passes.row_loops import close_row_loops
 from penstock.passes.share import share_computations
-from penstock.passes.slicing import slice_control
+from penstock.passes.slicing import Slices, slice_control
 
 
-def program_to_graph(program: Program, default_dtype: str = "float32") -> Graph:
-    """Share computations, wrap the entry, analyse flow, slice control, lower, form blocks."""
-    flow = analyse_flow(wrap_entry(share_computations(program)))
-    slices = slice_control(flow, default_dtype)
+def program_to_graph(
+    program: Program, default_dtype: str = "float32", *, closes_loops: bool = False
+) -> Graph:
+    """Share computations, wrap the entry, analyse flow, slice control, lower, form blocks.
+
+    With `closes_loops`, loops of row-wise arithmetic are closed before they are lowered.
+    """
+    flow, slices = _analyse(wrap_entry(share_computations(program)), default_dtype)
+    while closes_loops:
+        closed = close_row_loops(flow, slices)
+        closes_loops = closed is not flow.program  # what steered a loop may steer nothing any more
+        flow, slices = _analyse(closed, default_dtype)
     return form_blocks(lower(flow, slices))
+
+
+def _analyse(program: Program, default_dtype: str) -> tuple[Flow, Slices]:
+    flow = analyse_flow(program)
+    return flow, slice_control(flow, default_dtype)

@@ -51,7 +51,9 @@ class Slices:
     controllable: set[Value]
     #: The roots of what the outputs of the entry depend on.
     live: set[Value] = field(default_factory=set)
-    #: What control needs.
+    #: What control needs to go on.
+    needed: set[Value] = field(default_factory=set)
+    #: That, and what stays with control because it comes from control alone.
     host: set[Value] = field(default_factory=set)
     #: What control needs and cannot compute: read back from data.
     read: set[Value] = field(default_factory=set)
@@ -83,6 +85,7 @@ def slice_control(flow: Flow, default_dtype: str) -> Slices:
     slices = Slices(flow, default_dtype, find_uniform(flow), find_controllable(flow, default_dtype))
     _find_live(slices)
     _find_host(slices)
+    slices.needed = set(slices.host)
     _keep_counters(slices)
     _find_data(slices)
     return slices

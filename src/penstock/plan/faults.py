@@ -17,10 +17,12 @@ class HostOperationError(Exception):
     `rows` are positions in the arrays of the evaluation; the fault is that of the first.
     """
 
-    def __init__(self, rows: Array, fault: Fault) -> None:
+    def __init__(self, rows: Array, fault: Fault, source: Source | None = None) -> None:
         super().__init__(f"{fault.what} (rows {rows[:8].tolist()}, {len(rows)} in all)")
         self.rows = rows
         self.fault = fault
+        #: The line, where the operation knows it better than its node.
+        self.source = source
 
 
 class RowFault(Exception):

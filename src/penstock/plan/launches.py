@@ -1,23 +1,33 @@
 """Turns a firing of a block into launches: operands by slot, results to fresh slots.
 
 A block without dynamic dimensions is one launch. A flat block runs over all elements of all rows at
-once. A block that mixes along a dynamic dimension runs once for each combination of sizes among its
-rows.
+once. A block that mixes along a dynamic dimension runs padded for rows of different sizes where it
+can (`padded_launches`), else once for each combination of sizes among its rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from penstock.faults import lengths_differ
 from penstock.ir.graph import Block, Home, Wire
 from penstock.ir.types import TensorType
-from penstock.plan.boxes import BoxTable
 from penstock.plan.faults import HostOperationError
+from penstock.plan.launch_values import (
+    box_table,
+    elements_of,
+    new_sequences,
+    new_values,
+    operand_of,
+    sequence_table,
+    slots_of,
+)
+from penstock.plan.padded_launches import Group, equal_rows, group_by_bucket, launch_padded
+from penstock.plan.padding import Padding
 from penstock.plan.schedule import (
     Array,
     Hosted,
@@ -57,10 +67,18 @@ def fire_block(
     if block.is_flat:
         _launch_flat(machine, node, rows, values)
         return
-    for mine, lengths in _same_sizes(machine, node, block, rows, values):
-        taken = values if mine is None else {k: value[mine] for k, value in values.items()}
-        here = rows if mine is None else rows[mine]
-        _launch_mixing(machine, node, block, here, taken, lengths)
+    keys = _sizes(machine, node, block, values)
+    if all((sizes == sizes[0]).all() for sizes in keys.values()):
+        _launch_mixing(machine, node, block, rows, values, _first(keys))
+        return
+    padding = machine.shapes.padding(node.block, keys)
+    for mine, buckets in _groups(machine, node, padding, values, keys):
+        taken = {position: value[mine] for position, value in values.items()}
+        sizes = {position: size[mine] for position, size in keys.items()}
+        if buckets is None or padding is None:
+            _launch_mixing(machine, node, block, rows[mine], taken, _first(sizes))
+        else:
+            launch_padded(machine, node, padding, rows[mine], taken, sizes, buckets)
 
 
 class LaunchPlan(NamedTuple):
@@ -112,46 +130,38 @@ def _launch_plain(machine: Machine, node: LinkedNode, plan: LaunchPlan, rows: In
     )
 
 
-def _sequence(machine: Machine, wire: Wire) -> SequenceTable | None:
-    if wire.home is not Home.SLOT:
-        return None
-    place = machine.place(wire)
-    return place if isinstance(place, SequenceTable) else None
-
-
-def _boxes(machine: Machine, wire: Wire) -> BoxTable | None:
-    if wire.home is not Home.SLOT:
-        return None
-    place = machine.place(wire)
-    return place if isinstance(place, BoxTable) else None
-
-
-def _same_sizes(
-    machine: Machine, node: LinkedNode, block: Block, rows: Integers, values: dict[int, Array]
-) -> Iterator[tuple[Integers | None, dict[int, int]]]:
-    """Positions of rows with equal sizes, and for each dynamic operand its length, size or arena.
-
-    None stands for all rows.
-    """
+def _sizes(
+    machine: Machine, node: LinkedNode, block: Block, values: dict[int, Array]
+) -> dict[int, Array]:
+    """For each dynamic operand the length, size or arena of each row's value."""
     keys: dict[int, Array] = {}
     for position, wire in enumerate(node.node.inputs):
         if position in block.sizes:
             keys[position] = values[position]
-        elif (table := _sequence(machine, wire)) is not None:
+        elif (table := sequence_table(machine, wire)) is not None:
             keys[position] = table.length[values[position]]
-        elif (boxes := _boxes(machine, wire)) is not None:
+        elif (boxes := box_table(machine, wire)) is not None:
             keys[position] = boxes.arena[values[position]]
-    if not keys:
-        yield None, {}
+    return keys
+
+
+def _first(keys: dict[int, Array]) -> dict[int, int]:
+    return {position: int(sizes[0]) for position, sizes in keys.items()}
+
+
+def _groups(
+    machine: Machine,
+    node: LinkedNode,
+    padding: Padding | None,
+    values: dict[int, Array],
+    keys: dict[int, Array],
+) -> Iterator[Group]:
+    """Rows that run together: of one bucket where the block can be padded, else of one size."""
+    if padding is not None:
+        yield from group_by_bucket(machine, node, padding, values, keys)
         return
-    stacked = np.stack(list(keys.values()), axis=1)
-    if (stacked == stacked[0]).all():
-        yield None, {position: int(value[0]) for position, value in keys.items()}
-        return
-    unique, which = np.unique(stacked, axis=0, return_inverse=True)
-    which = which.reshape(-1)
-    for number, key in enumerate(unique):
-        yield np.flatnonzero(which == number), dict(zip(keys, map(int, key)))
+    for mine, _ in equal_rows(list(keys.values())):
+        yield Group(mine, None)
 
 
 def _launch_mixing(
@@ -166,7 +176,7 @@ def _launch_mixing(
     sizes: list[int] = []
     for position, wire in enumerate(node.node.inputs):
         if position not in keys:
-            operands.append(_operand(machine, wire, values.get(position)))
+            operands.append(operand_of(machine, wire, values.get(position)))
             continue
         operand, dynamic = _dynamic_operand(machine, block, wire, position, values, keys[position])
         operands.append(operand)
@@ -179,7 +189,7 @@ def _launch_mixing(
     if is_dynamic:
         shapes = machine.shapes.shapes(node.block, tuple(sizes))
     for wire, shape in zip(node.node.outputs, shapes, strict=True):
-        target, slots = _new_values(machine, wire, len(rows), shape)
+        target, slots = new_values(machine, wire, len(rows), shape)
         targets.append(target)
         delivered.append(slots)
     machine.out.append(Launch(node.block, len(rows), tuple(operands), tuple(targets)))
@@ -199,10 +209,10 @@ def _dynamic_operand(
     """An operand with dynamic dimensions, and their sizes."""
     if position in block.sizes:
         return Sized(key), [key]
-    table = _sequence(machine, wire)
+    table = sequence_table(machine, wire)
     if table is not None:
-        return _elements(table, values[position], key), [key]
-    boxes = _boxes(machine, wire)
+        return elements_of(table, values[position], key), [key]
+    boxes = box_table(machine, wire)
     assert boxes is not None
     assert isinstance(wire.type, TensorType)
     shape = machine.spaces[key].kind.shape
@@ -210,71 +220,11 @@ def _dynamic_operand(
     return pick(key, boxes.slot[values[position]]), sizes
 
 
-def _operand(machine: Machine, wire: Wire, values: Array | None) -> Operand:
-    if values is None:
-        return Shared(wire.number)
-    if wire.home is Home.HOST:
-        return Hosted(values)
-    space = machine.place(wire)
-    assert isinstance(space, SlotSpace)
-    return pick(space.number, values)
-
-
-def _elements(table: SequenceTable, numbers: Integers, length: int) -> Operand:
-    slots = (table.base[numbers][:, None] + np.arange(length)).reshape(-1)
-    if not len(slots):
-        return Span(table.space.number, 0, 0, length)
-    return pick(table.space.number, slots, length)
-
-
-def _new_values(
-    machine: Machine, wire: Wire, count: int, shape: tuple[int, ...] | None
-) -> tuple[Target, Integers]:
-    """Fresh slots for one result of a launch, and what rows store of it."""
-    place = machine.place(wire)
-    if isinstance(place, BoxTable):
-        assert shape is not None
-        space = place.space(shape)
-        boxed = space.allocate(count)
-        numbers = place.create(space.number, slots_of(boxed))
-        machine.held.append(lambda: space.release(boxed))
-        machine.held.append(lambda: place.add(numbers, -1))
-        return boxed, numbers
-    if isinstance(place, SequenceTable):
-        assert shape is not None
-        length = shape[0]
-        base, lengths = np.arange(count) * length, np.full(count, length)
-        return _new_sequences(machine, place, base, lengths, length)
-    assert isinstance(place, SlotSpace)
-    target = place.allocate(count)
-    machine.held.append(lambda: place.release(target))
-    return target, slots_of(target)
-
-
-def slots_of(target: Target) -> Integers:
-    """The slots of a target, one by one."""
-    if isinstance(target, Span):
-        return np.arange(target.start, target.start + target.count)
-    return target.slots
-
-
-def _new_sequences(
-    machine: Machine, table: SequenceTable, base: Integers, lengths: Integers, length: int | None
-) -> tuple[Target, Integers]:
-    """Consecutive slots for sequences that start `base` slots after the first."""
-    space = table.space
-    target: Any = space.allocate(int(lengths.sum()), as_run=True)
-    numbers = table.create(target.start + base, lengths)
-    machine.held.append(lambda: space.release(target))
-    machine.held.append(lambda: table.add(numbers, -1))
-    return target._replace(length=length), numbers
-
-
 def _launch_flat(
     machine: Machine, node: LinkedNode, rows: Integers, values: dict[int, Array]
 ) -> None:
     """Run over all elements of all rows; operands without elements are repeated for each."""
-    tables = {p: _sequence(machine, wire) for p, wire in enumerate(node.node.inputs)}
+    tables = {p: sequence_table(machine, wire) for p, wire in enumerate(node.node.inputs)}
     sequences = {position: table for position, table in tables.items() if table is not None}
     lengths = [table.length[values[position]] for position, table in sequences.items()]
     for other in lengths[1:]:
@@ -293,14 +243,14 @@ def _launch_flat(
         else:
             value = values.get(position)
             operands.append(
-                _operand(machine, wire, None if value is None else np.repeat(value, length))
+                operand_of(machine, wire, None if value is None else np.repeat(value, length))
             )
     total = int(length.sum())
     targets, delivered = [], []
     for wire in node.node.outputs:
         place = machine.place(wire)
         assert isinstance(place, SequenceTable)
-        target, numbers = _new_sequences(machine, place, np.cumsum(length) - length, length, None)
+        target, numbers = new_sequences(machine, place, np.cumsum(length) - length, length, None)
         targets.append(target)
         delivered.append(numbers)
     if total:

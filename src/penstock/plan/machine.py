@@ -8,7 +8,7 @@ to read. Same graph, same inputs, same read values: the same instructions.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ from penstock.faults import too_many_rows
 from penstock.ir.graph import Compute, Home, Switch
 from penstock.plan.arrays import ArrayTable
 from penstock.plan.boxes import BoxTable
+from penstock.plan.bundles import Bundles
 from penstock.plan.call_inputs import Adopted, CallInputs, take_inputs
 from penstock.plan.faults import HostOperationError, PlanningError, RowFault
 from penstock.plan.forks import fire_join
@@ -27,6 +28,7 @@ from penstock.plan.limits import Limits
 from penstock.plan.linked import Access, Arm, Group, Linked, LinkedContext, LinkedNode
 from penstock.plan.loops import RUNNING, resume_iterations
 from penstock.plan.outcome import Outcome, outcome_of
+from penstock.plan.padding import Padding
 from penstock.plan.places import Places, by_place
 from penstock.plan.primitives import FIRE
 from penstock.plan.random_keys import mix
@@ -38,12 +40,17 @@ Steps = Generator[Instruction, list[Array] | None, None]
 
 
 class ShapeOracle(Protocol):
-    """Answers, for a block that mixes along dynamic dimensions, how large its results are."""
+    """Answers, for a block that mixes along dynamic dimensions, how large its results are, and how
+    rows of different sizes can run together.
+    """
 
     def shapes(self, block: int, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         """The shape of each result for one instance, for operands whose dynamic dimensions have
         these sizes.
         """
+
+    def padding(self, block: int, sizes: Mapping[int, Integers]) -> Padding | None:
+        """The block's padded form, if it has one, for operands of these sizes."""
 
 
 class Machine:
@@ -73,6 +80,8 @@ class Machine:
         self.array_tables, self.box_tables = places.array_tables, places.box_tables
         for wire in linked.placed:
             self.place(wire)
+        #: Padded copies of sequences.
+        self.bundles = Bundles(self.spaces)
         self.rows = [self._new_rows(context) for context in linked.contexts]
         self.slot_places = [
             [self.place(wire) for wire in context.slot_wires] for context in linked.contexts
@@ -185,14 +194,22 @@ class Machine:
                 return None
 
     def _admissible(self) -> LinkedNode | None:
-        """The first node that may create rows without going over a bound."""
+        """The first node that may create rows without going over a bound, loops being entered last.
+
+        A loop is entered once no block of lower rank is ready: what that block makes may enter too,
+        and blocks of the loop would have to wait for it anyway.
+        """
         if self.live_rows >= self.limits.live_rows:
             return None
+        entering: list[LinkedNode] = []
         for node in self.expanding:
             is_loop = self.linked.contexts[node.context].context.kind == "loop"
             if not is_loop or self.rows[node.context].live < self.limits.loop_rows:
-                return node
-        return None
+                if node.kind != "enter":
+                    return node
+                entering.append(node)
+        lowest = min((node.rank for node in self.data), default=None)
+        return next((node for node in entering if lowest is None or node.rank <= lowest), None)
 
     def _urgency(self, node: LinkedNode) -> tuple[int, int, int]:
         width = sum(map(len, self.queues[node]))

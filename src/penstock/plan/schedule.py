@@ -34,6 +34,8 @@ class Span(NamedTuple):
     start: int
     count: int  # type: ignore[assignment]
     length: int | None = None
+    #: Of a target: all that the arena holds from now on, taken over as it is made.
+    is_whole: bool = False
 
 
 class Picks(NamedTuple):
@@ -89,6 +91,26 @@ class Copy(NamedTuple):
     target: Span | Picks
 
 
+class Pad(NamedTuple):
+    """Put sequences side by side in an arena, each behind with zeros up to one length."""
+
+    #: The elements of all sequences, one sequence after the other.
+    source: Span | Picks
+    #: How many elements each sequence has.
+    lengths: Integers
+    target: Span
+    length: int
+
+
+class Unpad(NamedTuple):
+    """Take padded sequences apart again: only their own elements are copied."""
+
+    source: Span
+    lengths: Integers
+    target: Span | Picks
+    length: int
+
+
 class Read(NamedTuple):
     """Read values back; the runner answers with one numpy array per source."""
 
@@ -103,7 +125,7 @@ class Chunk(NamedTuple):
     count: int  # type: ignore[assignment]
 
 
-Instruction: TypeAlias = Launch | Store | Copy | Read | Chunk
+Instruction: TypeAlias = Launch | Store | Copy | Pad | Unpad | Read | Chunk
 
 
 @dataclass(slots=True)

@@ -146,12 +146,16 @@ class SequenceTable:
     #: References; the last entry absorbs "no sequence".
     counts: Integers = field(default_factory=lambda: np.zeros(1, np.int64))
     top: int = 0
+    #: Where a padded copy of each sequence is: the number of a bundle (-1: none) and the row in it.
+    bundle: Integers = field(default_factory=lambda: np.empty(0, np.int64))
+    row: Integers = field(default_factory=lambda: np.empty(0, np.int64))
 
     def create(self, base: Integers, length: Integers) -> Integers:
         """Numbers for new sequences, counted once each."""
         count = len(base)
         numbers = self._numbers(count)
         self.base[numbers], self.length[numbers], self.counts[numbers] = base, length, 1
+        self.bundle[numbers] = -1
         return numbers
 
     def _numbers(self, count: int) -> Integers:
@@ -161,6 +165,7 @@ class SequenceTable:
                 return free[:count]
             capacity = max(2 * len(self.base), self.top + count, 256)
             self.base, self.length = grown(self.base, capacity, 0), grown(self.length, capacity, 0)
+            self.bundle, self.row = grown(self.bundle, capacity, -1), grown(self.row, capacity, 0)
             self.counts = grown(self.counts[:-1], capacity + 1, 0)
         self.top += count
         return np.arange(self.top - count, self.top)

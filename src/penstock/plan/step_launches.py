@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from penstock.plan.fresh_values import Fresh, find_steps, number_cells
-from penstock.plan.launches import slots_of
+from penstock.plan.launch_values import slots_of
 from penstock.plan.policies import POLICIES, DepthPolicy, Policy
 from penstock.plan.record_graph import RecordGraph, Steps, build_graph, find_depths, settle
 from penstock.plan.schedule import (

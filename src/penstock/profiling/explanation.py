@@ -2,7 +2,8 @@
 
 A launch is narrow when it has fewer rows than half the instances of its call. Each reason is one
 rule of `RULES`: it looks at all launches of one block and returns a sentence, or None where it does
-not apply. A block with an operation that runs row by row is told of however wide it ran.
+not apply. A block with an operation that runs row by row, or whose rows ran padded, is told of
+however wide it ran.
 Backward halves run as wide as the launches they turn around, and are left out.
 """
 
@@ -35,10 +36,20 @@ class Evidence:
         return sum(2 * launch.rows < launch.call.instances for launch in self.launches)
 
     @property
+    def must_be_told(self) -> bool:
+        """Whether there is something to say about it."""
+        return bool(self.narrow or self.unbatched or self.is_padded)
+
+    @property
     def unbatched(self) -> list[str]:
         """Operations that ran row by row."""
         names = (name for launch in self.launches for name in launch.unbatched)
         return list(dict.fromkeys(names))
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether rows of different sizes ran together."""
+        return any(launch.padding is not None for launch in self.launches)
 
     @property
     def is_repeated(self) -> bool:
@@ -56,11 +67,11 @@ def explain(profile: Profile) -> str:
         block: Evidence(mine, sum(launch in waits for launch in mine))
         for block, mine in by_block(launches).items()
     }
-    told = {block: each for block, each in known.items() if each.narrow or each.unbatched}
+    told = {block: each for block, each in known.items() if each.must_be_told}
     paragraphs = [_paragraph(block, each) for block, each in told.items()]
     paragraphs += [_single_calls(name, calls) for name, calls in _repeated_singles(profile.calls)]
     paragraphs += dict.fromkeys(note for call in profile.calls for note in call.notes)
-    wide = len(known) - len(told)
+    wide = sum(not each.narrow and not each.unbatched for each in known.values())
     if wide:
         paragraphs.append(f"{counted(wide, 'block')} ran wide: no launch below half the instances.")
     return "\n\n".join(paragraphs)
@@ -103,12 +114,25 @@ def _row_by_row(evidence: Evidence) -> str | None:
 
 
 def _different_shapes(evidence: Evidence) -> str | None:
-    sizes = {tuple(shape[1:] for shape in launch.shapes) for launch in evidence.launches}
-    if evidence.launches[0].kind != "mixing" or len(sizes) == 1:
+    alone = [launch for launch in evidence.launches if launch.padding is None]
+    sizes = {tuple(shape[1:] for shape in launch.shapes) for launch in alone}
+    if evidence.launches[0].kind != "mixing" or len(sizes) <= 1 or evidence.is_padded:
         return None
+    obstacles = [launch.obstacle for launch in alone if launch.obstacle]
+    why = f" It cannot be padded: {obstacles[0]}." if obstacles else ""
     return (
         f"Different shapes: it mixes along a dynamic dimension, and its operands came in "
-        f"{len(sizes):,} sizes; only rows of one size run together."
+        f"{len(sizes):,} sizes; only rows of one size run together.{why}"
+    )
+
+
+def _padded(evidence: Evidence) -> str | None:
+    shares = [launch.padding for launch in evidence.launches if launch.padding is not None]
+    if not shares:
+        return None
+    return (
+        f"Padded: rows of different sizes ran together in {counted(len(shares), 'launch')}; "
+        f"{sum(shares) / len(shares):.0%} of their sequences was padding."
     )
 
 
@@ -143,6 +167,7 @@ def _otherwise(evidence: Evidence) -> str:
 RULES: tuple[Callable[[Evidence], str | None], ...] = (
     _row_by_row,
     _different_shapes,
+    _padded,
     _dependence_chain,
     _reads_between,
 )

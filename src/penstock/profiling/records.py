@@ -69,6 +69,10 @@ class LaunchRecord:
     timing: float | Callable[[], float] = field(repr=False)
     #: Whether it is the backward half of the block.
     is_backward: bool = False
+    #: How much of its sequences was padding; None where it was launched for rows of one size.
+    padding: float | None = None
+    #: What keeps the block from being padded; empty where nothing does.
+    obstacle: str = ""
 
     @property
     def seconds(self) -> float:

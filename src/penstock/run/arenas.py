@@ -32,6 +32,10 @@ class Arena:
         self.starts.append(start)
         self.chunks.append(values)
 
+    def hold(self, values: torch.Tensor) -> None:
+        """Hold these values, and no others."""
+        self.starts, self.chunks = [0], [values]
+
     def cut(self, count: int) -> None:
         """Keep only the first `count` chunks."""
         del self.starts[count:]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -18,15 +18,29 @@ from penstock.calls.autocast import OFF, Autocast, autocast_as
 from penstock.calls.replay import call
 from penstock.calls.slices import is_cut
 from penstock.ir.graph import Block, Home, Node, Wire
-from penstock.ir.program import AsSequence, Source, TorchCall, Value
+from penstock.ir.program import AsSequence, RowLoop, Source, TorchCall, Value
 from penstock.ir.program import Node as ProgramNode
 from penstock.ir.types import TensorType
+from penstock.plan.schedule import Launch
 from penstock.run.batched import BatchedBlock, BlockInput, build_batched
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.batched.functorch_adapter import TRACING
+from penstock.run.fused.heat import Heat
+from penstock.run.native.plain import PlainRows
 
 #: Concrete forms kept per block that has no symbolic one.
 MOST_FORMS = 256
+
+
+Argument: TypeAlias = torch.Tensor | int
+
+
+class Executed(NamedTuple):
+    """A call of a block that was made, with what it took and what it gave."""
+
+    node: ProgramNode
+    operands: Sequence[Argument]
+    outputs: Sequence[Argument]
 
 
 class RunnableBlock:
@@ -34,6 +48,9 @@ class RunnableBlock:
 
     #: Whether to warn of a form that is slow; recorded steps tell of it in explanations only.
     warns = True
+    #: What keeps rows of different sizes from running together; empty where nothing does, or
+    #: nobody has asked.
+    obstacle = ""
 
     def __init__(self, node: Node, autocast: Autocast = OFF) -> None:
         assert isinstance(node.operation, Block)
@@ -47,6 +64,10 @@ class RunnableBlock:
         self.forms: dict[tuple[int, ...], BatchedBlock] = {}
         #: Forms that save what gradients need, made and looked up by `penstock.autodiff`.
         self.training_forms: dict[object, Any] = {}
+        #: Halves that are compiled, made and looked up by `penstock.run.fused`, and how near the
+        #: others are to it.
+        self.fused_forms: dict[object, Any] = {}
+        self.heats: dict[str, Heat] = {}
 
     def function(self, *arguments: torch.Tensor | int) -> tuple[torch.Tensor, ...]:
         """What the block computes for one instance."""
@@ -60,6 +81,15 @@ class RunnableBlock:
             for node in self.block.nodes:
                 _compute(node, values)
         return values
+
+    def executed(self, arguments: Sequence[Argument]) -> tuple[list[Executed], list[Argument]]:
+        """The calls that the block makes for one instance, and its results."""
+        values = self.values(arguments)
+        calls = [
+            Executed(node, [values[x] for x in node.inputs], [values[x] for x in node.outputs])
+            for node in self.block.nodes
+        ]
+        return calls, [values[value] for value in self.block.results]
 
     def failing_line(self, arguments: Sequence[torch.Tensor | int]) -> Source | None:
         """The user's line at which the block fails for one instance; None where it does not."""
@@ -80,10 +110,40 @@ class RunnableBlock:
         """What to call, as function(rows, *arguments), for all arguments of these sizes."""
         return self.form(self.dynamic_sizes(arguments)).form_for(arguments)
 
+    def plain_function(self) -> BatchFunction | None:
+        """The batched function, if it is one for all sizes and runs no row by itself."""
+        if not self.is_uniform:
+            return None
+        form = self.form(())
+        return None if form.unbatched else form.form_for(())
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all launches are alike but for their rows."""
+        return not self._dynamic and not self.block.is_flat
+
+    def is_hot(self, half: str, rows: int = 0) -> bool:
+        """Whether a launch of a half is to be run compiled, after one more of so many rows."""
+        heat = self.heats.get(half)
+        if heat is None:
+            heat = self.heats[half] = Heat(self.inputs)
+        return heat.rise(rows)
+
     @property
     def unbatched(self) -> tuple[str, ...]:
         """Operations on whose account rows run one by one, as far as is known."""
         return tuple(name for form in self.forms.values() for name in form.unbatched)
+
+    def padding_share(self, launch: Launch, shapes: Sequence[tuple[int, ...]]) -> float | None:
+        """How much of the sequences of a launch, whose operands have these shapes, is padding; None
+        for a block that is not padded.
+        """
+        return None
+
+    @property
+    def is_mixing(self) -> bool:
+        """Whether the block is launched for rows of one size, or padded."""
+        return not self.block.is_flat and bool(self._dynamic)
 
     @cached_property
     def inputs(self) -> list[BlockInput]:
@@ -201,6 +261,8 @@ def _compute(node: ProgramNode, values: dict[Value, torch.Tensor | int]) -> None
     operands = [values[value] for value in node.inputs]
     if isinstance(node.operation, AsSequence):
         outputs: Sequence[torch.Tensor | int] = operands
+    elif isinstance(node.operation, RowLoop):
+        outputs = PlainRows().row(node.operation.body, operands)
     else:
         assert isinstance(node.operation, TorchCall)
         outputs = call(node.operation, operands)

@@ -8,7 +8,7 @@ that again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import Any
@@ -17,10 +17,9 @@ import torch
 
 from penstock.calls.autocast import OFF, autocast_as, current_autocast
 from penstock.calls.replay import call
-from penstock.ir.graph import Graph, Uniform
+from penstock.ir.graph import Block, Graph, Node, Uniform
 from penstock.ir.program import Captured, Constant, Program, TorchCall
 from penstock.ir.types import TensorType
-from penstock.passes.pipeline import program_to_graph
 from penstock.passes.rank import rank_nodes
 from penstock.plan.call_inputs import CallInputs
 from penstock.plan.limits import DEPTH, Limits, current_limits
@@ -28,10 +27,12 @@ from penstock.plan.link import link
 from penstock.plan.linked import LinkedNode
 from penstock.plan.machine import Steps
 from penstock.plan.outcome import Outcome
+from penstock.plan.padding import Padding
 from penstock.plan.planners import Planner, new_planner, note_planned
 from penstock.plan.schedule import (
     Array,
     Instruction,
+    Integers,
     Read,
     Schedule,
 )
@@ -39,7 +40,10 @@ from penstock.run.blocks import RunnableBlock
 from penstock.run.faults import Numbers, note_uniform, user_errors
 from penstock.run.inputs import install_inputs, read_inputs
 from penstock.run.kept_plans import WINDOW, Keeping, KeptPlan, can_keep_plans, new_plans
+from penstock.run.native.block import RowLoopBlock
+from penstock.run.native.choice import is_closed_loop, make_graph
 from penstock.run.outputs import OutputColumn, collect_outputs
+from penstock.run.padding.block import PaddedBlock
 from penstock.run.recording import CallRecorder, recorded_call
 from penstock.run.runner import Runner
 from penstock.run.seeds import Seed
@@ -58,9 +62,12 @@ class Executable:
         #: The state of autocast around every call.
         self.autocast = current_autocast()
         self.default_dtype = str(torch.get_default_dtype()).removeprefix("torch.")
-        self.graph: Graph = program_to_graph(program, self.default_dtype)
+        self.graph: Graph = make_graph(program, self.default_dtype, self.autocast)
         self.linked = link(self.graph, rank_nodes(self.graph), self.default_dtype)
-        self.blocks = [RunnableBlock(node, self.autocast) for node in self.linked.blocks]
+        self.blocks = list(map(self._block, self.linked.blocks))
+        #: The padded forms of blocks that mix along dynamic dimensions, by the block's number;
+        #: they come behind the others.
+        self.padded = self._add_padded()
         self.block_names = tuple(block.name for block in self.blocks)
         self.uniform_nodes = {u.wire.number: u for u in self.graph.uniforms}
         self.keeps_plans = can_keep_plans(self.linked)
@@ -68,6 +75,23 @@ class Executable:
         self.plans = new_plans()
         #: Wires through which gradients flow, by the inputs and captures that ask for them.
         self.differentiable: dict[object, Any] = {}
+
+    def _add_padded(self) -> dict[int, PaddedBlock]:
+        mixing = [k for k, block in enumerate(self.blocks) if block.is_mixing]
+        first = len(self.blocks)
+        padded = {k: PaddedBlock(self.blocks[k], first + i) for i, k in enumerate(mixing)}
+        self.blocks += padded.values()
+        return padded
+
+    def padding(self, block: int, sizes: Mapping[int, Integers]) -> Padding | None:
+        """The planner's question about a block's padded form."""
+        return self.padded[block].padding(sizes) if block in self.padded else None
+
+    def _block(self, node: Node) -> RunnableBlock:
+        assert isinstance(node.operation, Block)
+        if is_closed_loop(node.operation):
+            return RowLoopBlock(node, self.autocast, self.default_dtype)
+        return RunnableBlock(node, self.autocast)
 
     def shapes(self, block: int, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         """The planner's question about a block's output sizes."""

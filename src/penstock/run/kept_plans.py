@@ -20,6 +20,7 @@ from penstock.run.prepared import (
     Prepared,
     PreparedCopy,
     PreparedLaunch,
+    PreparedPadding,
     PreparedStore,
     PreparedWindow,
 )
@@ -134,4 +135,6 @@ def _size_of_step(step: Prepared) -> int:
         return OBJECT_BYTES * objects + sum(array.nbytes for array in arrays)
     if isinstance(step, PreparedStore):
         return 2 * size_of(step.store) + OBJECT_BYTES
+    if isinstance(step, PreparedPadding):
+        return 2 * (2 + MOST_WAYS) * size_of(step.padding) + OBJECT_BYTES
     return 2 * size_of(step.copy if isinstance(step, PreparedCopy) else step.read) + OBJECT_BYTES

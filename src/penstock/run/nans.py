@@ -90,11 +90,8 @@ def nan_error(
 
 def _forward_line(block: RunnableBlock, arguments: Sequence[torch.Tensor | int]) -> Source | None:
     """The line of the first call that makes a NaN."""
-    values = block.values(arguments)
-    for node in block.block.nodes:
-        if any(has_nan(values[value]) for value in node.outputs):
-            return node.source
-    return None
+    calls, _ = block.executed(arguments)
+    return next((made.node.source for made in calls if any(map(has_nan, made.outputs))), None)
 
 
 def backward_line(
@@ -104,23 +101,27 @@ def backward_line(
 ) -> Source | None:
     """The line of the last call whose derivative makes a NaN out of cotangents without one."""
     with torch.enable_grad():
-        values = block.values([_leaf(argument) for argument in arguments])
-    tracked = {
-        value: tensor
-        for value, tensor in values.items()
-        if isinstance(tensor, torch.Tensor) and tensor.requires_grad
-    }
-    given = zip(block.block.results, cotangents, strict=True)
-    pairs = [(tracked[v], grad) for v, grad in given if grad is not None and v in tracked]
+        calls, results = block.executed([_leaf(argument) for argument in arguments])
+    tensors = (item for made in calls for item in (*made.operands, *made.outputs))
+    tracked = {id(tensor): tensor for tensor in tensors if _is_tracked(tensor)}
+    pairs = [
+        (result, grad[tuple(map(slice, result.shape))])  # cotangents may be padded
+        for result, grad in zip(results, cotangents, strict=True)
+        if grad is not None and isinstance(result, torch.Tensor) and result.requires_grad
+    ]
     if not pairs:
         return None
     outputs, weights = zip(*pairs, strict=True)
-    grads = torch.autograd.grad(outputs, list(tracked.values()), weights, allow_unused=True)
-    spoiled = {value for value, grad in zip(tracked, grads, strict=True) if has_nan(grad)}
-    for node in reversed(block.block.nodes):
-        if spoiled & {*node.inputs} and not spoiled & {*node.outputs}:
-            return node.source
+    grads = torch.autograd.grad(outputs, list(tracked.values()), weights, allow_unused=True)  # type: ignore[arg-type]
+    spoiled = {place for place, grad in zip(tracked, grads, strict=True) if has_nan(grad)}
+    for made in reversed(calls):
+        if spoiled & set(map(id, made.operands)) and not spoiled & set(map(id, made.outputs)):
+            return made.node.source
     return None
+
+
+def _is_tracked(value: torch.Tensor | int) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _leaf(argument: torch.Tensor | int) -> torch.Tensor | int:

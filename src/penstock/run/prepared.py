@@ -7,8 +7,8 @@ to their memory: a plan that is kept and run again finds the same chunks in anot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -19,17 +19,22 @@ from penstock.plan.schedule import (
     Hosted,
     Integers,
     Launch,
+    Pad,
     Picks,
     Read,
     Shared,
     Sized,
     Span,
     Store,
+    Unpad,
     slot_count,
 )
 from penstock.run.arenas import Arena
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
+from penstock.run.fused.binding import FusedLaunch, bind_launch
+from penstock.run.fused.indices import Indices
+from penstock.run.padder import Padder
 
 if TYPE_CHECKING:
     from penstock.run.runner import Runner
@@ -49,15 +54,40 @@ class PreparedLaunch:
     block: RunnableBlock
     #: The instance of each row.
     instances: Integers
-    fetches: tuple[Fetch, ...]
-    puts: tuple[Put, ...]
+    #: The slots of this launch and others on their devices.
+    indices: Indices
+    #: How to gather operands and to write results, made ready when first needed.
+    fetches: tuple[Fetch, ...] | None = None
+    puts: tuple[Put, ...] | None = None
     #: The batched form, found when the launch is first run: sizes are part of the plan.
     function: BatchFunction | None = None
     #: What `penstock.autodiff` has found out about the launch, likewise.
     training: Any = None
+    #: The launch as it may be run compiled, by what it is run for; None where it cannot be.
+    fused: dict[Hashable, FusedLaunch | None] = field(default_factory=dict)
+
+    def fused_for(
+        self, run: Runner, what: Hashable, bind: Callable[[Runner], FusedLaunch | None]
+    ) -> FusedLaunch | None:
+        """The launch as it may be run compiled for some purpose."""
+        if what not in self.fused:
+            self.fused[what] = bind(run)
+        return self.fused[what]
+
+    def bind(self, run: Runner) -> FusedLaunch | None:
+        """The launch as it may be run compiled where nothing is saved."""
+        function = self.block.plain_function()
+        if function is None:
+            return None
+        return bind_launch(run, self.launch, self.block, function, "inference", self.indices)
 
     def arguments(self, run: Runner) -> list[torch.Tensor | int]:
         """The operands, gathered."""
+        if self.fetches is None:
+            count = len(self.launch.operands)
+            with torch.inference_mode(False):
+                find = (_operand(run, self.launch, self.block, k) for k in range(count))
+                self.fetches = tuple(find)
         return [fetch(run) for fetch in self.fetches]
 
     def run(self, arguments: Sequence[torch.Tensor | int]) -> Sequence[torch.Tensor]:
@@ -68,6 +98,10 @@ class PreparedLaunch:
 
     def store(self, run: Runner, outputs: Sequence[torch.Tensor]) -> None:
         """Write the results to their slots."""
+        if self.puts is None:
+            targets = self.launch.targets
+            with torch.inference_mode(False):
+                self.puts = tuple(_target(run, self.block, target) for target in targets)
         for put, values in zip(self.puts, outputs, strict=True):
             put(run, values)
 
@@ -98,7 +132,16 @@ class PreparedRead:
     fetches: tuple[FetchTensor, ...]
 
 
-Prepared: TypeAlias = PreparedLaunch | PreparedStore | PreparedCopy | PreparedRead
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedPadding:
+    """Sequences that are padded, or padded ones that are taken apart."""
+
+    padding: Pad | Unpad
+    fetch: FetchTensor
+    put: Put
+
+
+Prepared: TypeAlias = PreparedLaunch | PreparedStore | PreparedCopy | PreparedPadding | PreparedRead
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,15 +150,6 @@ class PreparedWindow:
 
     growth: tuple[Chunk, ...]
     steps: tuple[Prepared, ...]
-
-
-def prepare_launch(
-    run: Runner, launch: Launch, block: RunnableBlock, instances: Integers
-) -> PreparedLaunch:
-    """Find a launch's operands and targets; the arenas have room for it."""
-    fetches = tuple(_operand(run, launch, block, k) for k in range(len(launch.operands)))
-    puts = tuple(_target(run, block, target) for target in launch.targets)
-    return PreparedLaunch(launch, block, instances, fetches, puts)
 
 
 def prepare_store(run: Runner, item: Store) -> PreparedStore:
@@ -130,6 +164,26 @@ def prepare_copy(run: Runner, item: Copy) -> PreparedCopy:
     source, target = run.arena(item.source.arena), run.arena(item.target.arena)
     fetch = _gather(source, item.source)
     return PreparedCopy(item, fetch, _put(target, item.target, is_joined=True))
+
+
+def prepare_pad(run: Runner, item: Pad) -> PreparedPadding:
+    """Find the elements of sequences, and their places among the padded ones."""
+    source, target = run.arena(item.source.arena), run.arena(item.target.arena)
+    fetch = _gather(source, item.source)
+    padding = Padder(item.lengths, item.length, source.device)
+    return PreparedPadding(item, lambda run: padding.pad(fetch(run)), _put(target, item.target))
+
+
+def prepare_unpad(run: Runner, item: Unpad) -> PreparedPadding:
+    """Find padded sequences, and the places of their own elements."""
+    source, target = run.arena(item.source.arena), run.arena(item.target.arena)
+    padding = Padder(item.lengths, item.length, target.device)
+    number = source.number
+    return PreparedPadding(
+        item,
+        lambda run: padding.unpad(run.arenas[number].chunks[0]),
+        _put(target, item.target),
+    )
 
 
 def prepare_read(run: Runner, item: Read) -> PreparedRead:
@@ -196,7 +250,10 @@ def _put(arena: Arena, target: Span | Picks, *, is_joined: bool = False) -> Put:
 
 
 def _write(arena: Arena, target: Span | Picks) -> Put:
-    number, chunk = arena.number, arena.chunk_of(target)
+    number = arena.number
+    if isinstance(target, Span) and target.is_whole:
+        return lambda run, values: run.arena(number).hold(values)
+    chunk = arena.chunk_of(target)
     if chunk is None:
         return lambda run, values: run.arenas[number].write(target, values)
     start = arena.starts[chunk]

@@ -217,16 +217,19 @@ def _describe(
 ) -> LaunchRecord:
     block = run.blocks[launch.block]
     operands = [_operand(run, operand, launch.rows) for operand in launch.operands]
+    shapes = tuple(shape for shape, _, _ in operands)
     return LaunchRecord(
         call,
         block.node,
         launch.rows,
-        tuple(shape for shape, _, _ in operands),
+        shapes,
         tuple(source for _, source, _ in operands),
         device,
         sum(size for _, _, size in operands),
         block.unbatched,
         timing,
+        padding=block.padding_share(launch, shapes),
+        obstacle=block.obstacle,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import torch
 
+from penstock.plan.faults import HostOperationError, RowFault
 from penstock.plan.schedule import (
     Array,
     Chunk,
@@ -22,24 +23,29 @@ from penstock.plan.schedule import (
     Integers,
     Kind,
     Launch,
+    Pad,
     Read,
     Store,
+    Unpad,
 )
 from penstock.run.arenas import Arena
 from penstock.run.blocks import RunnableBlock
 from penstock.run.faults import Numbers, note_launch
+from penstock.run.fused.indices import Indices
 from penstock.run.nans import check_launch
 from penstock.run.prepared import (
     Prepared,
     PreparedCopy,
     PreparedLaunch,
+    PreparedPadding,
     PreparedRead,
     PreparedStore,
     PreparedWindow,
     prepare_copy,
-    prepare_launch,
+    prepare_pad,
     prepare_read,
     prepare_store,
+    prepare_unpad,
 )
 from penstock.run.recording import CallRecorder
 
@@ -124,15 +130,14 @@ class Runner:
         """The same, with the instructions as they were prepared for it."""
         growth = _merged(item for item in window if isinstance(item, Chunk))
         self._grow(growth)
+        indices = Indices()
         is_inference = torch.is_inference_mode_enabled()
-        steps: list[Prepared] = []
+        with torch.inference_mode(False) if is_inference else nullcontext():
+            # What is prepared may serve runs that are differentiated.
+            steps = [self._prepare(item, indices) for item in window if type(item) is not Chunk]
         answer = None
-        for item in window:
-            if not isinstance(item, Chunk):
-                with torch.inference_mode(False) if is_inference else nullcontext():
-                    step = self._prepare(item)  # may serve runs that are differentiated
-                answer = self._step(step)
-                steps.append(step)
+        for step in steps:
+            answer = self._step(step)
         return PreparedWindow(growth, tuple(steps)), answer
 
     def _carry_out_again(self, window: PreparedWindow) -> None:
@@ -145,15 +150,29 @@ class Runner:
         for chunk in chunks:
             self.arena(chunk.arena).grow(chunk.start, chunk.count)
 
-    def _prepare(self, item: Launch | Store | Copy | Read) -> Prepared:
+    def _prepare(self, item: Instruction, indices: Indices) -> Prepared:
         if isinstance(item, Launch):
             instances = self.planner.launched.popleft()
-            return prepare_launch(self, item, self.blocks[item.block], instances)
+            step = PreparedLaunch(item, self.blocks[item.block], instances, indices)
+            self._bind_ahead(step)
+            return step
         if isinstance(item, Store):
             return prepare_store(self, item)
         if isinstance(item, Copy):
             return prepare_copy(self, item)
+        if isinstance(item, Pad):
+            return prepare_pad(self, item)
+        if isinstance(item, Unpad):
+            return prepare_unpad(self, item)
+        assert isinstance(item, Read)
         return prepare_read(self, item)
+
+    def _bind_ahead(self, step: PreparedLaunch) -> None:
+        """Bind a launch that will be run compiled, so that the slots of all launches of a window
+        travel together.
+        """
+        if step.block.is_hot("inference"):
+            step.fused_for(self, "inference", step.bind)
 
     def _step(self, step: Prepared) -> list[Array] | None:
         if isinstance(step, PreparedLaunch):
@@ -166,6 +185,8 @@ class Runner:
             self._store(step)
         elif isinstance(step, PreparedCopy):
             self._copy(step)
+        elif isinstance(step, PreparedPadding):
+            self._pad(step)
         else:
             with self.recorder.read(step.read) if self.recorder else nullcontext():
                 return self._read(step)
@@ -177,11 +198,18 @@ class Runner:
     def _copy(self, step: PreparedCopy) -> None:
         step.put(self, step.fetch(self))
 
+    def _pad(self, step: PreparedPadding) -> None:
+        step.put(self, step.fetch(self))
+
     def _read(self, step: PreparedRead) -> list[Array]:
         gathered = [fetch(self) for fetch in step.fetches]
         return [values.cpu().numpy() for values in gathered]
 
     def _launch(self, step: PreparedLaunch) -> None:
+        if step.block.is_hot("inference", step.launch.rows) and not self.checks_nan:
+            fused = step.fused_for(self, "inference", step.bind)
+            if fused is not None and fused.run(self) is not None:
+                return
         arguments = step.arguments(self)
         try:
             outputs = step.run(arguments)
@@ -191,6 +219,11 @@ class Runner:
         self.check(step, arguments, outputs)
         step.store(self, outputs)
 
+    @property
+    def checks_nan(self) -> bool:
+        """Whether a profile asks for the first NaN."""
+        return self.recorder is not None and self.recorder.checks_nan
+
     def check(
         self,
         step: PreparedLaunch,
@@ -198,14 +231,18 @@ class Runner:
         outputs: Sequence[torch.Tensor],
     ) -> None:
         """Look for NaN, if a profile asks for it."""
-        if self.recorder is not None and self.recorder.checks_nan:
+        if self.checks_nan:
             rows, instances = step.launch.rows, step.instances
             check_launch(step.block, rows, arguments, outputs, instances, self.numbers)
 
     def name_launch(
         self, error: Exception, step: PreparedLaunch, arguments: Sequence[torch.Tensor | int]
     ) -> None:
-        """Note on an error which block failed, and for which instance."""
+        """Note on an error which block failed, and for which instance; raise the fault of a row."""
+        if isinstance(error, HostOperationError):
+            self.failed_instance = int(step.instances[error.rows[0]])
+            source = error.source or step.block.node.source
+            raise RowFault(error.fault, self.failed_instance, source) from None
         row = note_launch(error, step.block, arguments, step.instances, self.numbers)
         self.failed_instance = None if row is None else int(step.instances[row])
 

@@ -97,6 +97,9 @@ class OpaqueBlock(StepBlock):
         made = [self.call_row(row, self.row_arguments(arguments, row)) for row in range(rows)]
         return [torch.stack(column) for column in zip(*made, strict=True)]
 
+    def plain_function(self) -> None:
+        """There is none: the function may do anything."""
+
     def function_for(self, arguments: Sequence[torch.Tensor | int]) -> BatchFunction:
         """What to call, as function(rows, *arguments)."""
         return lambda rows, *arguments: tuple(self.run(rows, arguments))

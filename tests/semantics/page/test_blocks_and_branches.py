@@ -11,7 +11,7 @@ from penstock.errors import IndexRangeError, PredicateError, SizeError
 from penstock.ir.graph import Merge, Pass, Switch, Upload
 from penstock.plan import machine as machine_module
 from penstock.plan.plan_cache import BoundedPlans
-from penstock.plan.schedule import Hosted, Picks, Read, Span, Store
+from penstock.plan.schedule import Hosted, Pad, Picks, Read, Span, Store
 from penstock.run import engine
 from tests.semantics.page.watch import Watch, slots
 
@@ -178,8 +178,8 @@ def test_s33_sequences_of_different_lengths_do_not_combine(monkeypatch):
 
 def test_s34_a_mixing_block_runs_once_for_each_combination_of_sizes(watch: Watch):
     @ps.function
-    def soft(xs, ys):
-        return xs.softmax(0).sum() + ys.softmax(0).max()
+    def soft(xs, ys):  # sorting has no padded form
+        return xs.sort().values.softmax(0).sum() + ys.softmax(0).max()
 
     sizes = [(3, 2), (1, 2), (3, 1), (1, 2), (3, 2)]
     soft.map([torch.randn(a) for a, _ in sizes], [torch.randn(b) for _, b in sizes])
@@ -187,6 +187,49 @@ def test_s34_a_mixing_block_runs_once_for_each_combination_of_sizes(watch: Watch
     assert len(launched) == 3
     assert sorted(set(sizes)) == launched
     assert [launch.rows for launch in watch.launches()] == [2, 1, 2]
+
+
+def test_s34a_rows_of_different_sizes_run_together_where_the_block_can_be_padded(watch: Watch):
+    @ps.function
+    def soft(xs, ys):
+        return xs.softmax(0).sum() + ys.softmax(0).max()
+
+    sizes = [(3, 2), (1, 2), (3, 1), (1, 2), (0, 2)]
+    columns = [torch.randn(a) for a, _ in sizes], [torch.randn(b) for _, b in sizes]
+    results = soft.map(*columns)
+    together, alone = sorted(watch.launches(), key=lambda launch: -launch.rows)
+    assert (together.rows, alone.rows) == (4, 1)  # a softmax of nothing is no matter of padding
+    assert [operand.values.tolist() for operand in together.operands[2:]] == [
+        [3, 1, 3, 1],
+        [2, 2, 1, 2],
+    ]
+    for result, xs, ys in zip(results, *columns, strict=True):
+        torch.testing.assert_close(result, xs.softmax(0).sum() + ys.softmax(0).max())
+
+
+def test_s34b_padded_copies_serve_the_next_launch_for_the_same_rows(watch: Watch):
+    @ps.function
+    def attend(memory, h, steps):
+        def body(t, h):
+            return t + 1, torch.softmax(memory @ h, 0) @ memory
+
+        return ps.while_loop(lambda t, h: t < steps, body, (0, h))[1]
+
+    lengths, steps = (3, 5, 4), (2, 4, 4)  # the rows that go on are neighbours
+    attend.map([torch.randn(n, 2) for n in lengths], torch.randn(3, 2), list(steps))
+    pads = [item for item in watch.instructions if isinstance(item, Pad)]
+    assert [pad.lengths.tolist() for pad in pads] == [[3, 5, 4]]  # then a part of the same
+
+
+def test_s34c_rows_of_one_size_are_not_padded(watch: Watch):
+    @ps.function
+    def soft(xs):
+        return xs.softmax(0).square().sum()
+
+    soft.map([torch.randn(n) for n in (3, 5)])
+    assert [item for item in watch.instructions if isinstance(item, Pad)]
+    soft.map([torch.randn(4), torch.randn(4)])
+    assert not [item for item in watch.instructions if isinstance(item, Pad)]
 
 
 def test_s35_result_sizes_follow_from_operand_sizes(watch: Watch, monkeypatch):
@@ -201,7 +244,7 @@ def test_s35_result_sizes_follow_from_operand_sizes(watch: Watch, monkeypatch):
 
     @ps.function
     def doubled(xs):
-        return torch.cat((xs, xs)).softmax(0)
+        return torch.cat((xs, xs)).sort().values
 
     results = doubled.map([torch.ones(2), torch.ones(3)])
     assert [len(result) for result in results] == [4, 6]

@@ -247,6 +247,19 @@ def test_s85_control_comes_before_data(watch: Watch):
     assert any(queued)
 
 
+def test_s85_rows_that_leave_one_loop_enter_the_next_together(watch: Watch):
+    @ps.function
+    def twice(x, n, m):
+        return repeat_under(repeat_under(x, n, torch.sin), m, torch.cos)
+
+    def repeat_under(x, n, step):
+        return ps.while_loop(lambda i, x: i < n, lambda i, x: (i + 1, step(x)), (0, x))[1]
+
+    twice.map(torch.ones(4, 2), [1, 2, 3, 4], [3, 3, 3, 3])
+    entered = [event.rows for event in watch.events if event[:2] == ("fire", "enter")]
+    assert list(map(len, entered)) == [4, 4]
+
+
 def test_s86_data_fires_by_rank_then_width_then_number(watch: Watch, monkeypatch):
     chosen: list[tuple[tuple[int, int, int], list[tuple[int, int, int]]]] = []
     original = Machine._advance

@@ -8,6 +8,8 @@ import torch
 import penstock as ps
 from penstock.run.recording import current_recorder
 
+pytestmark = pytest.mark.usefixtures("interpreted_loops")
+
 
 def make_decay():
     @ps.function

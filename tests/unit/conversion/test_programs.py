@@ -370,6 +370,13 @@ def modules(xs):
 
 
 @program(*floats)
+def modules_in_a_loop(x):
+    while x.abs() < 4:
+        x = layers(x) + 5
+    return x
+
+
+@program(*floats)
 def contexts(x):
     with torch.no_grad():
         if x > 1:

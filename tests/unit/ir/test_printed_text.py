@@ -4,6 +4,8 @@ import pytest
 
 from tests.small_programs import SMALL
 
+pytestmark = pytest.mark.usefixtures("interpreted_loops")
+
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_program_prints_as_short_text(golden, name):

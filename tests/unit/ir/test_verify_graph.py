@@ -32,6 +32,8 @@ from penstock.ir.verify import VerificationError
 from penstock.ir.verify_graph import GRAPH_RULES, verify_graph
 from tests.small_programs import SMALL
 
+pytestmark = pytest.mark.usefixtures("interpreted_loops")
+
 STRAY = Wire(999, TensorType("float32", (3,)), Home.SLOT, 0, 0)
 
 

@@ -18,6 +18,7 @@ from penstock.ir.program import (
     Operand,
     Program,
     RandomKey,
+    RowLoop,
     TorchCall,
     Value,
 )
@@ -59,6 +60,9 @@ BROKEN = {
     ),
     "a torch call takes all its inputs": program(
         (x, y), [Node(TorchCall("torch.neg", (Operand(0),)), (x, y), (z,))], (z,)
+    ),
+    "a closed loop reads its inputs and nothing else": program(
+        (x, y), [Node(RowLoop(Body((x,), (negation(y, z),), (z,))), (x,), (z,))], (z,)
     ),
     "a capture is one of the program's": program((), [Node(Captured(1), (), (v,))], (v,)),
     "what draws random keys in a body has a site of its own": program(

@@ -1,5 +1,6 @@
 """Where values come from: what control flow only copies is the value that it copies."""
 
+import pytest
 import torch
 
 import penstock as ps
@@ -7,6 +8,8 @@ from penstock.ir.graph import Call, Graph, Node, Pass
 from penstock.passes.entry import wrap_entry
 from penstock.passes.flow import analyse_flow
 from tests.small_programs import SMALL
+
+pytestmark = pytest.mark.usefixtures("interpreted_loops")
 
 
 def nodes_of(graph: Graph, kind: type) -> list[Node]:

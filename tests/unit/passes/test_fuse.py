@@ -8,6 +8,8 @@ from penstock.demo import TreeLSTM
 from penstock.ir.graph import Block, Compute, Graph
 from penstock.ir.program import TorchCall
 
+pytestmark = pytest.mark.usefixtures("interpreted_loops")
+
 
 def blocks_of(graph: Graph) -> list[Block]:
     operations = [node.operation for context in graph.contexts for node in context.nodes]
@@ -116,3 +118,44 @@ def test_the_same_holds_for_data():
         x = torch.full((2,), start)
         expected = ((x + 3) if ((x + (1 if start > 0 else 2)) * x).sum() < 0 else x + 4) * x
         torch.testing.assert_close(twice(x), expected)
+
+
+def test_a_product_with_a_state_joins_the_attention_that_reads_it():
+    @ps.function
+    def attend(memory, h):
+        return torch.softmax(torch.tanh(memory + h) @ h, 0) @ memory
+
+    attend.map([torch.ones(2, 3), torch.ones(4, 3)], torch.ones(2, 3))
+    (block,) = blocks_of(attend.graph(torch.ones(5, 3), torch.ones(3)))
+    assert calls_of(block) == ["add", "tanh", "matmul", "softmax", "matmul"]
+
+
+def test_row_wise_layers_stay_apart_from_what_mixes():
+    weight = torch.ones(3, 3)
+
+    @ps.function
+    def pool(xs):
+        return torch.tanh(xs @ weight).softmax(0).sum(0)
+
+    pool.map([torch.ones(2, 3), torch.ones(4, 3)])
+    found = {block.is_flat: calls_of(block) for block in blocks_of(pool.graph(torch.ones(5, 3)))}
+    assert found == {True: ["matmul", "tanh"], False: ["softmax", "sum"]}
+
+
+def test_in_a_loop_products_with_weights_stay_apart_from_what_mixes():
+    cell = torch.nn.GRUCell(3, 3)
+
+    @ps.function
+    def decode(memory, h, steps):
+        def body(t, h):
+            h = cell(h, h)
+            return t + 1, torch.softmax(memory @ h, 0) @ memory
+
+        return ps.while_loop(lambda t, h: t < steps, body, (0, h))[1]
+
+    memories = [torch.ones(2, 3), torch.ones(4, 3)]
+    decode.map(memories, torch.ones(2, 3), [1, 2])
+    found = [calls_of(block) for block in blocks_of(decode.graph(memories[0], torch.ones(3), 2))]
+    (recurrent,) = [calls for calls in found if "gru_cell" in calls]
+    assert "softmax" not in recurrent
+    assert ["matmul", "softmax", "matmul"] in found

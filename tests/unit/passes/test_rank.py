@@ -1,5 +1,6 @@
 """Ranks: what feeds is below what is fed, cycles are below what follows them, arms are level."""
 
+import pytest
 import torch
 
 import penstock as ps
@@ -7,6 +8,8 @@ from penstock.ir.graph import Block, Read
 from penstock.passes.rank import rank_nodes
 from penstock.plan.components import find_components
 from tests.small_programs import SMALL
+
+pytestmark = pytest.mark.usefixtures("interpreted_loops")
 
 
 def ranks_of(graph) -> dict[str, int]:

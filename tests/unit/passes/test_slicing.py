@@ -1,5 +1,6 @@
 """What is host, data, read back, uploaded or uniform, for small programs."""
 
+import pytest
 import torch
 
 import penstock as ps
@@ -8,6 +9,8 @@ from penstock.ir.program import TorchCall
 from penstock.passes.entry import wrap_entry
 from penstock.passes.flow import analyse_flow
 from penstock.passes.slicing import Slices, slice_control
+
+pytestmark = pytest.mark.usefixtures("interpreted_loops")
 
 
 def slices_of(traced, *arguments) -> Slices:

@@ -13,6 +13,8 @@ from penstock.plan.schedule import Launch
 from penstock.run.engine import Run
 from tests.inside import assert_no_leak, collected_machines
 
+pytestmark = pytest.mark.usefixtures("interpreted_loops")
+
 INSTANCES = 32
 
 

@@ -23,11 +23,11 @@ def call(graph, *, instances=8, **changes):
     return CallRecord(graph.contexts[0].name, instances, graph, **changes)
 
 
-def launch(record, node, rows, *, size=4, seconds=0.25, unbatched=(), gathered=0):
+def launch(record, node, rows, *, size=4, seconds=0.25, unbatched=(), gathered=0, **more):
     source = "gather" if gathered else "view"
     shapes = ((rows, size),)
     return LaunchRecord(
-        record, node, rows, shapes, (source,), "cpu", gathered, unbatched, float(seconds)
+        record, node, rows, shapes, (source,), "cpu", gathered, unbatched, float(seconds), **more
     )
 
 

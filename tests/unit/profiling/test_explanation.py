@@ -75,6 +75,30 @@ def test_different_shapes_split_a_block_that_mixes_along_a_dimension():
     ]
 
 
+def test_what_keeps_a_block_from_being_padded_is_told():
+    node = block("attend:sort", types=(TensorType("float32", ("n0",)),))
+    record = call(straight_graph(node))
+    why = "sort has no rule for padding"
+    launches = [launch(record, node, 1, size=size, obstacle=why) for size in (2, 3)]
+    told = paragraphs(profile([record], launches))[0][1]
+    assert told.endswith("run together. It cannot be padded: sort has no rule for padding.")
+
+
+def test_a_block_that_ran_padded_is_told_of_however_wide_it_was():
+    node = block("attend:softmax", types=(TensorType("float32", ("n0",)),))
+    record = call(straight_graph(node))
+    launches = [launch(record, node, 8, size=8, padding=share) for share in (0.25, 0.35)]
+    assert paragraphs(profile([record], launches)) == [
+        [
+            "attend:softmax (train.py:7, in step): 2 launches of 8.0 rows on average, "
+            "0 of them below half of the 8 instances.",
+            "  Padded: rows of different sizes ran together in 2 launches; "
+            "30% of their sequences was padding.",
+        ],
+        ["1 block ran wide: no launch below half the instances."],
+    ]
+
+
 def test_operations_that_ran_row_by_row_are_named_however_wide_the_block_was():
     node = block("score:odd")
     record = call(straight_graph(node))

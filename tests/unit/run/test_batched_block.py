@@ -258,3 +258,25 @@ def test_literals_are_cast_when_the_block_is_built():
         lambda x: (x * torch.tensor([1, 2, 3]).to(torch.float64),), [row(3)], name="literal"
     )
     assert calls(block.source) == []
+
+
+def test_columns_are_multiplied_from_the_left():
+    inputs = [row("n", H), row(H)]
+    block = build_batched(lambda memory, h: (memory @ h,), inputs, name="scores")
+    assert "torch.bmm(reshape, permute)" in block.source
+    memory, h = torch.randn(3, 5, H), torch.randn(3, H)
+    torch.testing.assert_close(block(3, memory, h)[0], torch.einsum("rnh,rh->rn", memory, h))
+
+
+def test_a_sum_of_outer_products_is_one_product():
+    def both(a, b, c, d):
+        return (torch.outer(a, b) + torch.outer(c, d),)
+
+    def by_products(a, b, c, d):
+        return (a[:, None] @ b[None] + (d[:, None] @ c[None]).T,)
+
+    vectors = [torch.randn(3, size) for size in (5, H, 5, H)]
+    block = build_batched(by_products, [row(5), row(H)] * 2, name="outer")
+    assert calls(block.source).count("bmm") == 1
+    (expected,) = torch.func.vmap(both)(*vectors)
+    torch.testing.assert_close(block(3, *vectors)[0], expected)

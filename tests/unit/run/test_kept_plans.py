@@ -19,6 +19,8 @@ from penstock.run import kept_plans
 from penstock.run.arenas import Arena
 from penstock.run.engine import compile_program
 
+pytestmark = pytest.mark.usefixtures("interpreted_loops")
+
 
 @pytest.fixture(autouse=True)
 def machines(monkeypatch):

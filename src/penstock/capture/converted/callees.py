@@ -147,7 +147,7 @@ def _converted_module(module: nn.Module) -> Any:
         made: Any = MethodType(converted_function(forward.__func__, operators), module)
     else:
         made = callee(forward)
-        if made is forward or made.__func__ is forward.__func__:
+        if getattr(made, "__func__", None) is forward.__func__:
             return module
     return functools.partial(_call_module, module, made)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from penstock.run.batched import products
 from penstock.run.batched.functorch_adapter import operator_name
 from penstock.run.batched.inputs import SymbolSource
 from penstock.run.batched.lift import AsFloat, Inverse
@@ -32,6 +33,13 @@ _DEFAULTS = {
     "memory_format": (None, torch.contiguous_format, torch.preserve_format),
     "non_blocking": (None, False),
 }
+
+
+_PRODUCTS = (
+    torch.ops.aten.linear.default,
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,16 +130,26 @@ class _Printer:
     def expression(self, step: Step) -> str:
         if step.target is operator.getitem:
             return f"{self.text(step.args[0])}[{step.args[1]}]"
-        if step.target is torch.ops.aten.index.Tensor and self.spelling is spell:
-            subscript = self.subscript(step.args[1])
-            if subscript is not None:
-                return f"{self.text(step.args[0])}[{subscript}]"
+        if self.spelling is spell:
+            special = self.special(step)
+            if special is not None:
+                return special
         kwargs = {
             key: self.text(value)
             for key, value in step.kwargs.items()
             if value not in _DEFAULTS.get(key, ())
         }
         return self.spelling(step.target, [self.text(a) for a in step.args], kwargs, self.bind)
+
+    def special(self, step: Step) -> str | None:
+        """The expression of a call for which there is something better than torch's function."""
+        if step.target is torch.ops.aten.index.Tensor:
+            subscript = self.subscript(step.args[1])
+            return None if subscript is None else f"{self.text(step.args[0])}[{subscript}]"
+        if step.target not in _PRODUCTS or step.kwargs or not products.has_choice(step.tensor):
+            return None
+        function = f"{self.bind('products', products)}.{operator_name(step.target)}"
+        return f"{function}({', '.join(map(self.text, step.args))})"
 
     def subscript(self, indices: Sequence[Step | None]) -> str | None:
         """Indices between brackets, unless Python would read them: 0-d ones become numbers."""

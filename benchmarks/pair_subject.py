@@ -1,0 +1,81 @@
+"""The child-sum Tree-LSTM over one batch of sentence pairs, and ways to run it, for two scripts."""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from torch import Tensor
+
+from benchmarks.baselines import child_sum
+from benchmarks.baselines.products import Layer
+from benchmarks.baselines.segments import Segments, segments_of
+from benchmarks.baselines.training import Forward, descend
+from benchmarks.corpora import PairCorpus
+from benchmarks.programs.child_sum import relatedness_program
+from penstock.data.sick import SentencePair
+
+MODES = ("training", "inference")
+
+
+def pair_model(
+    corpus: PairCorpus, hidden: int, options: argparse.Namespace
+) -> child_sum.Relatedness:
+    """The same weights for every batch size."""
+    torch.manual_seed(0)
+    return child_sum.Relatedness(
+        corpus.vocabulary,
+        options.embedding,
+        hidden,
+        options.similarity,
+        trains_embedding=options.train_embedding,
+    )
+
+
+class PairSubject:
+    """A model, a batch of pairs, and what the ways to run them share."""
+
+    def __init__(self, model: child_sum.Relatedness, pairs: list[SentencePair]) -> None:
+        self.model, self.pairs = model, pairs
+        self.sentences = child_sum.sentences_of(pairs)
+        self.targets = child_sum.targets_of(pairs)
+        #: The left tree of each pair, and the right ones.
+        self.sides = [pair.left for pair in pairs], [pair.right for pair in pairs]
+
+    def known(self) -> Forward:
+        """A ps.function, which finds the plan of the call before."""
+        program = relatedness_program(self.model)
+        return lambda: program.map(*self.sides, out="stack")
+
+    def per_sample(self) -> Tensor:
+        """One pair after the other."""
+        return child_sum.per_sample(self.model, self.sentences)
+
+    def segments(self) -> Segments:
+        """The level structure of this batch."""
+        return segments_of([*self.sides[0], *self.sides[1]])
+
+    def by_level(self, encoder: child_sum.ChildSumTreeLSTM | None = None) -> Tensor:
+        """By hand, structure and all."""
+        return child_sum.by_level(self.model, self.segments(), encoder)
+
+    def layers(self) -> list[Layer]:
+        """The products of one run."""
+        return child_sum.layers(self.model, self.segments())
+
+    def train(self, forward: Forward) -> tuple[Tensor, ...]:
+        """Forward, backward and SGD: the loss and the gradients."""
+        return descend(self.model, child_sum.loss_of(forward(), self.targets))
+
+    def infer(self, forward: Forward) -> Tensor:
+        """Forward alone."""
+        with torch.no_grad():
+            return forward()
+
+
+def add_pair_options(parser: argparse.ArgumentParser) -> None:
+    """The sizes that both scripts have."""
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--embedding", type=int, default=300)
+    parser.add_argument("--similarity", type=int, default=50)
+    parser.add_argument("--train-embedding", action="store_true", help="train word vectors too")

@@ -1,0 +1,82 @@
+"""Scalar loops in TensorFlow: a masked `tf.while_loop` over all instances, compiled by XLA.
+
+There is no structure to prepare; tracing and compilation come before the timed part.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks.peers.serve import limit_threads, serve
+
+limit_threads(int(sys.argv[2]))
+os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+
+import tensorflow as tf  # noqa: E402
+
+from benchmarks.peers.loop_problem import NEAR, PROGRAMS  # noqa: E402
+
+
+def counting(limit: Any) -> Any:
+    """Every instance counts."""
+    start = tf.zeros_like(limit)
+    (found,) = tf.while_loop(
+        lambda x: tf.reduce_any(x < limit), lambda x: (tf.where(x < limit, x + 1, x),), (start,)
+    )
+    return found
+
+
+def collatz(n: Any) -> Any:
+    """Rows that are done wait for the last."""
+
+    def step(n: Any, count: Any) -> Any:
+        after = tf.where(n % 2 == 0, n // 2, 3 * n + 1)
+        goes_on = n != 1
+        return tf.where(goes_on, after, n), count + tf.cast(goes_on, count.dtype)
+
+    start = (n, tf.zeros_like(n))
+    return tf.while_loop(lambda n, count: tf.reduce_any(n != 1), step, start)[1]
+
+
+def relaxation(bound: int, x: Any, rate: Any, weights: Any) -> Any:
+    """Final values, and the gradient by the rate."""
+    with tf.GradientTape() as tape:
+        tape.watch(rate)
+        (found,) = tf.while_loop(
+            lambda x: tf.reduce_any(abs(x) > NEAR),
+            lambda x: (tf.where(abs(x) > NEAR, x - rate * tf.tanh(x), x),),
+            (x,),
+            maximum_iterations=bound,
+        )
+        total = tf.reduce_sum(weights * found)
+    return found, tape.gradient(total, rate)
+
+
+def prepare(problem: dict[str, Any]) -> tuple[Callable[[], None], Callable[[], Sequence[Any]]]:
+    """One call over all instances."""
+    name = str(problem["program"])
+    columns = [tf.constant(problem[column]) for column in PROGRAMS[name][1]]
+    if name == "relaxation":
+        bound = int(problem["bound"])
+        columns.append(tf.constant(problem["weights"]))
+        code: Any = lambda *columns: relaxation(bound, *columns)  # noqa: E731
+    else:
+        code = {"counting": counting, "collatz": collatz}[name]
+    run = tf.function(code, jit_compile=True)
+
+    def results() -> Sequence[Any]:
+        found = run(*columns)
+        whole = found if isinstance(found, tuple) else (found,)
+        return [value.numpy() for value in whole]
+
+    def work() -> None:
+        results()
+
+    return work, results
+
+
+if __name__ == "__main__":
+    serve(prepare, f"TensorFlow {tf.__version__}, XLA")

@@ -1,0 +1,73 @@
+"""The binary Tree-LSTM as arrays: what the peers at `trees` are given, and how they order nodes.
+
+The parameters have the names and the layout of `baselines.tree_lstm`, so gradients come back in the
+order of `PARAMETERS`. Nodes of all trees are numbered through.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.baselines.heights import Integers, by_height
+
+#: In the order of the model's parameters.
+PARAMETERS = (
+    "embedding.weight",
+    "leaf_gates.weight",
+    "leaf_gates.bias",
+    "cell_gates.weight",
+    "cell_gates.bias",
+)
+
+#: So small that one model is seen however often it is run.
+LEARNING_RATE = 1e-12
+
+
+class Forest(NamedTuple):
+    """The nodes of all trees; children are -1 for leaves."""
+
+    token: Integers
+    left: Integers
+    right: Integers
+    roots: Integers
+
+
+class Levels(NamedTuple):
+    """Rows of states, leaves first and then by height."""
+
+    tokens: Integers
+    #: Rows of the children of all inner nodes, by height.
+    left: Integers
+    right: Integers
+    #: Where each height from 1 begins among inner nodes, and where the last one ends.
+    bounds: Integers
+    roots: Integers
+
+
+def forest_of(problem: dict[str, Any]) -> Forest:
+    """The trees of a problem."""
+    return Forest(*(problem[name] for name in Forest._fields))
+
+
+def parameters_of(problem: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a problem, in their order."""
+    return {name: problem[name] for name in PARAMETERS}
+
+
+def levels_of(forest: Forest) -> Levels:
+    """What runs together: part of every timed call, as a fresh batch has a fresh structure."""
+    heights = by_height(np.stack([forest.left, forest.right], 1))
+    order = np.concatenate(heights)
+    row = np.empty(len(order), dtype=np.int64)
+    row[order] = np.arange(len(order))
+    inner = order[len(heights[0]) :]
+    bounds = np.cumsum([0, *(len(nodes) for nodes in heights[1:])])
+    return Levels(
+        forest.token[heights[0]],
+        row[forest.left[inner]],
+        row[forest.right[inner]],
+        bounds,
+        row[forest.roots],
+    )

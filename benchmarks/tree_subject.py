@@ -1,0 +1,127 @@
+"""The binary Tree-LSTM over one batch of trees, and all ways to run it, for several scripts.
+
+Candidates take trees as they are read; what they make of their structure is part of a call. The
+exceptions say so in their names: a known plan, a ready schedule.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from benchmarks.baselines import tree_lstm
+from benchmarks.baselines.arena import ArenaSchedule
+from benchmarks.baselines.compiled import compiled_twin, compiler_fault
+from benchmarks.baselines.levels import forest_arrays, levels_of, needed_levels_of
+from benchmarks.baselines.products import Layer
+from benchmarks.baselines.training import Forward
+from benchmarks.inside import planned_anew
+from benchmarks.peers.process import Peer, peers_for
+from benchmarks.programs.tree_lstm import tree_program
+from penstock.data import Tree, random_binary_trees
+
+REFERENCE = "by level, needed (b+)"
+COMPILED = "by level, needed, compiled (c+)"
+
+NOTES = {
+    "structure": "timed for every candidate but `known plan`, whose trees were seen before",
+    "products alone": "in the shapes of the levels",
+}
+
+
+class TreeSubject:
+    """A model, a batch, and its candidates."""
+
+    def __init__(
+        self,
+        model: tree_lstm.TreeLSTM,
+        trees: list[Tree],
+        twin: tree_lstm.TreeLSTM | None = None,
+        missing: Mapping[str, str] | None = None,
+    ) -> None:
+        self.model, self.trees, self.twin = model, trees, twin
+        #: Candidates that cannot be run here, and why.
+        self.missing = dict(missing or {})
+
+    def forwards(self) -> dict[str, Forward]:
+        """Every way to compute the roots' states by autograd."""
+        return {**self._penstock(), **self._by_hand()}
+
+    def _penstock(self) -> dict[str, Forward]:
+        program, trees = tree_program(self.model), self.trees
+
+        def known() -> Tensor:
+            return program.map(trees, out="stack")  # type: ignore[no-any-return]
+
+        return {"penstock": planned_anew(known), "penstock, known plan": known}
+
+    def _by_hand(self) -> dict[str, Forward]:
+        model, trees, twin = self.model, self.trees, self.twin
+        nodes = [tree.to_nodes() for tree in trees]
+        found: dict[str, Forward] = {
+            "per sample (a)": lambda: tree_lstm.per_sample(model, nodes),
+            "by level (b)": lambda: tree_lstm.by_level(model, levels_of(trees)),
+            REFERENCE: lambda: tree_lstm.by_level_needed(model, needed_levels_of(trees)),
+        }
+        if twin is not None:
+            found["by level, compiled (c)"] = lambda: tree_lstm.by_level(twin, levels_of(trees))
+            found[COMPILED] = lambda: tree_lstm.by_level_needed(twin, needed_levels_of(trees))
+        return found
+
+    def schedule(self) -> ArenaSchedule:
+        """The schedule made by hand for these trees."""
+        return ArenaSchedule(self.model, levels_of(self.trees))
+
+    @contextmanager
+    def peers(
+        self, weights: Tensor, *, training: bool, wanted: bool
+    ) -> Iterator[tuple[dict[str, Peer], dict[str, str]]]:
+        """Other systems at the same work, and those that could not be started."""
+        arrays = {name: value.detach().numpy() for name, value in self.model.named_parameters()}
+        forest = forest_arrays(self.trees)
+        problem = {**arrays, **forest, "weights": weights.numpy(), "training": training}
+        with peers_for("trees", problem, wanted=wanted) as found:
+            yield found
+
+    def layers(self) -> list[Layer]:
+        """The products of one run."""
+        return tree_lstm.layers(self.model, levels_of(self.trees))
+
+
+def subjects(options: argparse.Namespace) -> Iterator[tuple[int, TreeSubject]]:
+    """All hidden sizes and batches; those of one size share the model, compiled once."""
+    for hidden in options.hidden:
+        torch.manual_seed(0)
+        model = tree_lstm.TreeLSTM(hidden=hidden).to(options.device)
+        fault = compiler_fault(options.device) if options.compiled else "--no-compiled"
+        twin = compiled_twin(model, "cell") if fault is None else None
+        missing = {} if fault is None else {COMPILED: fault}
+        for batch in options.batches:
+            trees = random_binary_trees(batch, seed=batch)
+            yield hidden, TreeSubject(model, trees, twin, missing)
+
+
+def add_tree_options(parser: argparse.ArgumentParser) -> None:
+    """The sizes."""
+    parser.add_argument("--hidden", type=int, nargs="+", default=[150, 256])
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 10, 25, 64, 256])
+    parser.add_argument(
+        "--compiled",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also by level with a compiled cell",
+    )
+
+
+def add_peer_option(parser: argparse.ArgumentParser) -> None:
+    """For scripts that run on a CPU, as the peers do."""
+    parser.add_argument(
+        "--peers",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also other systems, where benchmarks.peers.install has installed them",
+    )

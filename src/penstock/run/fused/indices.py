@@ -1,0 +1,106 @@
+"""Slots as index tensors on a device.
+
+Consecutive slots are a piece of one long count that is kept for each device, so that they cost no
+copy. Others wait until the first of them is asked for: then all that wait are brought to the device
+in one copy. Compilers like indices that begin at a multiple of 16 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+from penstock.plan.schedule import Integers, Picks, Span
+
+#: Finds an index tensor, whatever it is asked with.
+FindIndex: TypeAlias = Callable[..., torch.Tensor]
+
+#: For each device the numbers from 0 on, and those from 1 on.
+_counts: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
+
+
+class Index:
+    """Slots that are or will be on a device."""
+
+    __slots__ = ("_indices", "device", "slots", "tensor")
+
+    def __init__(self, slots: Integers, device: torch.device, indices: Indices) -> None:
+        self.slots = slots
+        self.device = device
+        self._indices = indices
+        #: None as long as nobody has asked for it.
+        self.tensor: torch.Tensor | None = None
+
+    def __call__(self, where: object = None) -> torch.Tensor:
+        if self.tensor is None:
+            self._indices.bring()
+        assert self.tensor is not None
+        return self.tensor
+
+
+class Indices:
+    """Index tensors that are wanted together, each made once."""
+
+    __slots__ = ("_known", "_waiting")
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], Index] = {}
+        self._waiting: list[Index] = []
+
+    def of(self, source: Span | Picks, device: torch.device, start: int = 0) -> FindIndex:
+        """The slots of an operand or a target, counted from the slot `start` on."""
+        if isinstance(source, Span):
+            piece = count(device, source.start - start, source.count)
+            return lambda where=None: piece
+        key = (id(source.slots), start)
+        if key not in self._known:
+            self._known[key] = self.wait(source.slots, device, start)
+        return self._known[key]
+
+    def wait(self, slots: Integers, device: torch.device, start: int = 0) -> Index:
+        """Slots that will be brought to the device with the next ones."""
+        index = Index(slots - start if start else slots, device, self)
+        self._waiting.append(index)
+        return index
+
+    def bring(self) -> None:
+        """Bring all that wait to their devices."""
+        waiting, self._waiting = self._waiting, []
+        with torch.inference_mode(False):  # runs that are differentiated may use them
+            self._bring_all(waiting)
+
+    def _bring_all(self, waiting: list[Index]) -> None:
+        for device in {index.device for index in waiting}:
+            _bring(device, [index for index in waiting if index.device == device])
+
+
+def _bring(device: torch.device, indices: list[Index]) -> None:
+    if device.type == "cpu":
+        for index in indices:
+            index.tensor = torch.from_numpy(index.slots)
+        return
+    sizes = [len(index.slots) for index in indices]
+    starts = np.cumsum([0] + [size + size % 2 for size in sizes])
+    is_pinned = device.type == "cuda"
+    together = torch.empty(int(starts[-1]), dtype=torch.int64, pin_memory=is_pinned)
+    view = together.numpy()
+    for index, start, size in zip(indices, starts, sizes):
+        view[start : start + size] = index.slots
+    brought = together.to(device, non_blocking=True)
+    for index, start, size in zip(indices, starts, sizes):
+        index.tensor = brought[start : start + size]
+
+
+def count(device: torch.device, first: int, size: int) -> torch.Tensor:
+    """The numbers `first`, `first` + 1, ..."""
+    known = _counts.get(device)
+    if known is None or known[0].shape[0] < first + size:
+        room = max(4096, 2 * (first + size))
+        with torch.inference_mode(False):
+            whole = torch.arange(room + 1, device=device)
+            known = _counts[device] = whole[:room], whole[1:].clone()
+    odd = first % 2
+    return known[odd][first - odd : first - odd + size]

@@ -1,0 +1,103 @@
+"""The one place that knows Inductor, torch's compiler for straight code.
+
+A function of tensors is traced with symbolic sizes and compiled once for all of them. Inductor
+keeps what it has compiled on disk. Private API of torch is used here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    ShapeEnv,
+    StatelessSymbolicContext,
+)
+
+from penstock.run.batched.functorch_adapter import TRACING
+from penstock.run.fused.numerics import DECOMPOSITIONS
+
+#: Takes a list of tensors, which it empties, and gives the results.
+Compiled = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
+
+
+class CannotCompile(Exception):
+    """Inductor has failed, for reasons of its own or for want of a compiler."""
+
+
+def has_compiler(device: torch.device) -> bool:
+    """Whether there is a compiler for code on such a device."""
+    if device.type == "cpu":
+        return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
+    if device.type == "cuda":
+        from torch.utils._triton import has_triton
+
+        return bool(has_triton())
+    return False
+
+
+def compile_function(
+    function: Callable[..., Sequence[torch.Tensor]],
+    examples: Sequence[torch.Tensor],
+    free: Sequence[set[int]],
+) -> Compiled:
+    """Compile a function of tensors; the `free` dimensions of each may change.
+
+    Free dimensions that have one size in the examples always have one size.
+    """
+    try:
+        with TRACING, torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own affair
+            return _compile(function, examples, free)
+    except Exception as error:  # a compiler may fail in any way
+        raise CannotCompile(f"{type(error).__name__}: {error}") from error
+
+
+def _compile(
+    function: Callable[..., Sequence[torch.Tensor]],
+    examples: Sequence[torch.Tensor],
+    free: Sequence[set[int]],
+) -> Compiled:
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.decomposition import select_decomp_table
+
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    fakes = [_fake(mode, example, dims) for example, dims in zip(examples, free, strict=True)]
+    table = {**select_decomp_table(), **DECOMPOSITIONS}
+    with mode:
+        graph = make_fx(function, tracing_mode="fake", decomposition_table=table)(*fakes)
+    on_gpu = examples[0].is_cuda
+    with tracing(TracingContext(mode)), _settings(on_gpu):
+        compiled: Any = compile_fx_inner(graph, fakes, cpp_wrapper=on_gpu)
+    return compiled  # type: ignore[no-any-return]
+
+
+def _fake(mode: FakeTensorMode, example: torch.Tensor, free: set[int]) -> torch.Tensor:
+    sizes = [
+        DimDynamic.DUCK if dimension in free else DimDynamic.STATIC
+        for dimension in range(example.dim())
+    ]
+    context: StatelessSymbolicContext[Any, Any] = StatelessSymbolicContext(dynamic_sizes=sizes)
+    return mode.from_tensor(example, symbolic_context=context)
+
+
+def _settings(on_gpu: bool) -> AbstractContextManager[None]:
+    """Sizes and strides are checked by the caller. For a GPU kernels are started from C++, which
+    takes a third of the time on the host.
+    """
+    import torch._inductor.config as config
+    from torch._inductor.compile_fx import get_cpp_wrapper_config
+
+    own = {"size_asserts": False, "nan_asserts": False, "cpp.dynamic_threads": True}
+    patch: AbstractContextManager[None] = config.patch(
+        {**(get_cpp_wrapper_config() if on_gpu else {}), **own}
+    )
+    return patch

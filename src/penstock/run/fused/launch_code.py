@@ -1,0 +1,188 @@
+"""The code of a whole launch: gather operands out of arenas, run a block, write results to arenas.
+
+A launch is described by its parts, in the order in which the block's function takes them, and by
+what becomes of each result. The compiled code takes for every gathered part an arena's chunk and an
+index, for every written result a chunk and an index, and gives the results that are not written. It
+assumes that no slot is both read and written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+
+from penstock.run.batched.emit import BatchFunction
+from penstock.run.fused.inductor import CannotCompile, Compiled, compile_function
+
+#: Sizes of the examples that stand for all sizes: no two free ones alike but the rows.
+ROWS, FIRST_CHUNK = 67, 101
+#: The numbers of rows for which compiled code is checked.
+CHECKED = (1, 3, ROWS)
+#: How far compiled code may differ from plain code, by the size of the type.
+TOLERANCES = {2: 2e-2, 4: 2e-4, 8: 1e-9}
+
+
+class Origin(Enum):
+    """Where a part of a launch comes from."""
+
+    #: Rows of an arena, by index.
+    GATHERED = "gathered"
+    #: A tensor with one entry for each row.
+    GIVEN = "given"
+    #: A tensor that is the same for all rows.
+    UNIFORM = "uniform"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One operand: where it comes from, and for one row (or as a whole) what it is."""
+
+    origin: Origin
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A result that is written to slots of an arena that holds such values."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCode:
+    """A launch of a block, as far as it is the same for all rows and sizes."""
+
+    function: BatchFunction
+    parts: tuple[Part, ...]
+    #: For each result where it is written; None: it is given back.
+    results: tuple[Written | None, ...]
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        return self.parts[0].device
+
+    def run(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The plain way."""
+        remaining = iter(tensors)
+        rows: int = -1
+        arguments = []
+        for part in self.parts:
+            tensor = next(remaining)
+            if part.origin is Origin.GATHERED:
+                index = next(remaining)
+                rows, tensor = index.shape[0], tensor.index_select(0, index)
+            elif part.origin is Origin.GIVEN:
+                rows = tensor.shape[0]
+            arguments.append(tensor)
+        given = []
+        for written, values in zip(self.results, self.function(rows, *arguments), strict=True):
+            if written is None:
+                given.append(values)
+            else:
+                chunk, index = next(remaining), next(remaining)
+                chunk.index_copy_(0, index, values.reshape(index.shape[0], *written.shape))
+        return tuple(given)
+
+    def compile(self) -> Compiled:
+        """The compiled way, checked against the plain one."""
+        if not any(part.origin is not Origin.UNIFORM for part in self.parts):
+            raise CannotCompile("no operand has rows")
+        examples, free = self.examples(ROWS)
+        compiled = compile_function(self.run, examples, free)
+        for rows in CHECKED:
+            self._check(compiled, rows)
+        return compiled
+
+    def examples(self, rows: int) -> tuple[list[torch.Tensor], list[set[int]]]:
+        """Tensors to compile for and to check with, and their free dimensions."""
+        examples: list[torch.Tensor] = []
+        free: list[set[int]] = []
+        draw = torch.Generator().manual_seed(rows)  # the caller's draws stay as they are
+        chunk = FIRST_CHUNK + rows
+
+        def add(tensor: torch.Tensor, dimensions: set[int]) -> None:
+            examples.append(tensor)
+            free.append(dimensions)
+
+        for part in (*self.parts, *self.results):
+            if part is None:
+                continue
+            if isinstance(part, Written) or part.origin is Origin.GATHERED:
+                chunk += 2
+                add(_values(draw, (chunk, *part.shape), part.dtype).to(part.device), {0})
+                picked = torch.randperm(chunk, generator=draw)[:rows]
+                add(picked.clone().to(part.device), {0})
+            elif part.origin is Origin.GIVEN:
+                add(_values(draw, (rows, *part.shape), part.dtype).to(part.device), {0})
+            else:
+                add(_values(draw, part.shape, part.dtype).to(part.device), set())
+        return examples, free
+
+    def _check(self, compiled: Compiled, rows: int) -> None:
+        examples, _ = self.examples(rows)
+        theirs = [tensor.clone() for tensor in examples]
+        with _full_precision():
+            expected = [*self.run(*examples), *examples]
+            found = [*compiled(list(theirs)), *theirs]
+        for one, other in zip(found, expected, strict=True):
+            tolerance = TOLERANCES.get(one.element_size(), 0.0) if one.is_floating_point() else 0.0
+            if not torch.allclose(one, other, tolerance, tolerance, equal_nan=True):
+                raise CannotCompile(f"compiled and plain results differ for {rows} rows")
+
+    def gain(self, compiled: Compiled, rows: int) -> float:
+        """How many times as fast the compiled way is for so many rows."""
+        examples, _ = self.examples(rows)
+        plain = _seconds(lambda: self.run(*examples), examples[0].device)
+        fused = _seconds(lambda: compiled(list(examples)), examples[0].device)
+        return plain / fused
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """Products without TensorFloat32, in which differences in the last bits grow large."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _values(draw: torch.Generator, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Random floats; zeros else, which are in range for whatever they may mean."""
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=draw).to(dtype)
+    return torch.zeros(shape, dtype=dtype)
+
+
+def _seconds(call: Callable[[], object], device: torch.device, repeats: int = 5) -> float:
+    """The least of some times."""
+    call()
+    times = []
+    for _ in range(repeats):
+        _finish(device)
+        began = time.perf_counter()
+        call()
+        _finish(device)
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def contiguous(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether tensors lie in memory as those that code was compiled for."""
+    return all(map(torch.Tensor.is_contiguous, tensors))

@@ -1,0 +1,145 @@
+"""Scalar statements as Python text that Numba compiles.
+
+Every value is written with the constructor of its dtype around it, because Numba would compute a
+float32 beside a whole number in float64, and int32 in int64. Loops count down a budget between
+pulses, so that they can be interrupted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from penstock.ir.program import Source
+from penstock.run.native.scalars import Assign, Atom, Choose, Literal, Repeat, Statement, Variable
+
+#: Constructors by dtype.
+CONSTRUCTORS = {
+    "bool": "bool_",
+    "int32": "int32",
+    "int64": "int64",
+    "float32": "float32",
+    "float64": "float64",
+}
+
+_CONSTRUCTOR = re.compile(r"\bT\(")
+
+#: What a kernel returns; the row is in the report.
+DONE, INTERRUPTED, DIVIDED_BY_ZERO, FULL = range(4)
+#: Places in the report of a kernel: an exception (three), the row, what else there is to say.
+ROW, FACT, LINE, REPORT = 3, 4, 5, 8
+
+
+def text_of(atom: Atom) -> str:
+    """A variable, or a number with its dtype."""
+    if isinstance(atom, Variable):
+        return atom.name
+    return f"{CONSTRUCTORS[atom.dtype]}({atom.value!r})"
+
+
+def expand(template: str, computes: str, operands: Sequence[Atom], **names: str) -> str:
+    """An expression of the table on these operands."""
+    text = _CONSTRUCTOR.sub(f"{CONSTRUCTORS[computes]}(", template)
+    return text.format(*map(text_of, operands), **names)
+
+
+@dataclass(slots=True)
+class Printer:
+    """Lines of one function, and how statements become lines."""
+
+    #: Whether divisors are looked at; not where a computation is repeated.
+    checks: bool = True
+    lines: list[str] = field(default_factory=list)
+    depth: int = 1
+    #: The user's lines that a report refers to.
+    sources: list[Source | None] = field(default_factory=list)
+
+    def add(self, line: str) -> None:
+        """One line at the current depth."""
+        self.lines.append("    " * self.depth + line)
+
+    @contextmanager
+    def indented(self, head: str) -> Iterator[None]:
+        """Lines under a head; at least `pass`."""
+        self.add(head)
+        count = len(self.lines)
+        self.depth += 1
+        yield
+        if len(self.lines) == count:
+            self.add("pass")
+        self.depth -= 1
+
+    def fill(self, variables: Sequence[Variable], atoms: Sequence[Atom]) -> None:
+        """Assign at once; a variable may be among what is assigned to others."""
+        pairs = [(x, y) for x, y in zip(variables, atoms, strict=True) if x != y]
+        if pairs:
+            left = ", ".join(variable.name for variable, _ in pairs)
+            self.add(f"{left} = {', '.join(text_of(atom) for _, atom in pairs)}")
+
+    def all(self, statements: Sequence[Statement]) -> None:
+        """Statements in order."""
+        for statement in statements:
+            match statement:
+                case Assign():
+                    self.assign(statement)
+                case Choose():
+                    self.choose(statement)
+                case Repeat():
+                    self.repeat(statement)
+
+    def assign(self, statement: Assign) -> None:
+        """One operation, after a look at its divisor where zero is refused."""
+        op, operands = statement.op, statement.operands
+        divisor = operands[-1]
+        if op.refuses_zero and self.checks and not (isinstance(divisor, Literal) and divisor.value):
+            with self.indented(f"if {text_of(divisor)} == 0:"):
+                self.add(f"report[{ROW}], report[{FACT}] = row, {text_of(operands[0])}")
+                self.add(f"report[{LINE}] = {len(self.sources)}")
+                self.add(f"return {DIVIDED_BY_ZERO}")
+            self.sources.append(statement.source)
+        expression = expand(op.expression, statement.computes, operands)
+        constructor = CONSTRUCTORS[statement.target.dtype]
+        self.add(f"{statement.target.name} = {constructor}({expression})")
+
+    def choose(self, statement: Choose) -> None:
+        """A branch."""
+        pairs = zip(statement.arms, statement.results, strict=True)
+        (false, second), (true, first) = pairs
+        for head, arm, results in (
+            (f"if {text_of(statement.condition)}:", true, first),
+            ("else:", false, second),
+        ):
+            with self.indented(head):
+                self.all(arm)
+                self.fill(statement.targets, results)
+
+    def repeat(self, statement: Repeat) -> None:
+        """A loop: `trips` counts its iterations."""
+        trips = f"trips{statement.number}"
+        self.fill(statement.carried, statement.initial)
+        self.add(f"{trips} = 0")
+        with self.indented("while True:"):
+            self.all(statement.test)
+            self.add(f"if not {text_of(statement.predicate)}:")
+            self.add("    break")
+            if statement.maximum is not None:
+                self.add(f"if {trips} >= {statement.maximum}:")
+                self.add("    break")
+            self.begin_iteration(statement)
+            self.add(f"{trips} += 1")
+            self.pulse()
+            self.all(statement.body)
+            self.fill(statement.carried, statement.following)
+
+    def begin_iteration(self, statement: Repeat) -> None:
+        """Room for what an iteration leaves behind."""
+
+    def pulse(self) -> None:
+        """Let Python see to its signals, once in a while."""
+        self.add("left -= 1")
+        with self.indented("if left < 0:"):
+            self.add("left = PULSE")
+            self.add("if pulse(report):")
+            self.add(f"    return {INTERRUPTED}")
