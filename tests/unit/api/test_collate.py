@@ -15,6 +15,9 @@ from penstock.plan.limits import limits
 from penstock.plan.machine import Machine
 from penstock.plan.planners import planning
 
+#: Loops over scalars are part of what is planned here.
+pytestmark = pytest.mark.usefixtures("interpreted_loops")
+
 
 @dataclass
 class Pair:

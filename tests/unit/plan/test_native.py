@@ -18,6 +18,9 @@ from penstock.plan.native.program import NotNative
 from penstock.plan.planners import planning
 from penstock.run.engine import Run
 
+#: Loops over scalars are part of what is planned here.
+pytestmark = pytest.mark.usefixtures("interpreted_loops")
+
 pytest.importorskip("numba")
 
 

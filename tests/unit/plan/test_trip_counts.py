@@ -11,6 +11,9 @@ import penstock as ps
 from penstock.plan.planners import planning
 from penstock.plan.schedule import Span
 
+#: Loops over scalars are part of what is planned here.
+pytestmark = pytest.mark.usefixtures("interpreted_loops")
+
 LENGTHS = [3, 7, 1, 0, 7, 5]
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 
 from penstock.ir.program import Source, Value
+from penstock.ir.types import TensorType
 from penstock.plan.padding import Padding
 from penstock.plan.schedule import Hosted, Integers, Launch
 from penstock.run.batched import BatchedBlock, BlockInput, build_batched
@@ -68,8 +69,9 @@ class PaddedBlock(RunnableBlock):
             with building():
                 _require_sequences(self.original.inputs)
                 function, inputs = self.original.function, self.original.inputs
-                self._made = PaddedFunction(function, inputs, ties)
-                self.original.obstacle = ""
+                made = PaddedFunction(function, inputs, ties)
+                _require_lengths(self.original, made)
+                self._made, self.original.obstacle = made, ""
         except Unpaddable as problem:
             self._tried.add(key)
             self.original.obstacle = self.original.obstacle or str(problem)
@@ -143,6 +145,13 @@ class PaddedBlock(RunnableBlock):
         self, function: Callable[..., tuple[torch.Tensor, ...]], inputs: Sequence[BlockInput]
     ) -> BatchedBlock:
         return build_batched(function, inputs, name=self.name, warns=self.warns)
+
+
+def _require_lengths(original: RunnableBlock, made: PaddedFunction) -> None:
+    """A result that may have any length must have one that follows from those of the operands."""
+    for wire, length in zip(original.node.outputs, made.lengths, strict=True):
+        if isinstance(wire.type, TensorType) and wire.type.is_dynamic and length is None:
+            raise Unpaddable("a sequence of fixed length")
 
 
 def _require_sequences(inputs: Sequence[BlockInput]) -> None:
