@@ -247,7 +247,7 @@ def test_s85_control_comes_before_data(watch: Watch):
     assert any(queued)
 
 
-def test_s85_rows_that_leave_one_loop_enter_the_next_together(watch: Watch):
+def test_s85b_rows_that_leave_one_loop_enter_the_next_together(watch: Watch):
     @ps.function
     def twice(x, n, m):
         return repeat_under(repeat_under(x, n, torch.sin), m, torch.cos)

@@ -151,7 +151,7 @@ def _require_lengths(original: RunnableBlock, made: PaddedFunction) -> None:
     """A result that may have any length must have one that follows from those of the operands."""
     for wire, length in zip(original.node.outputs, made.lengths, strict=True):
         if isinstance(wire.type, TensorType) and wire.type.is_dynamic and length is None:
-            raise Unpaddable("a sequence of fixed length")
+            raise Unpaddable("a result", "is a sequence of fixed length")
 
 
 def _require_sequences(inputs: Sequence[BlockInput]) -> None:
