@@ -136,9 +136,7 @@ class PaddedBlock(RunnableBlock):
     def inputs(self) -> list[BlockInput]:
         """The block's parameters, and the lengths."""
         made = self._function
-        devices = [spec.device for spec in made.inputs if spec.kind == "row"]
-        device = devices[0] if devices else made.inputs[0].device
-        length = BlockInput("row", "int64", (), None, device)
+        length = BlockInput("row", "int64", (), None, made.device)
         return [*made.inputs, *(length for _ in made.symbols)]
 
     def _built(

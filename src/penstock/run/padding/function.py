@@ -160,7 +160,14 @@ class PaddedFunction:
 
     def _frame(self) -> Frame:
         point = self.points[0]
-        return Frame(point, {name: torch.tensor(point[name]) for name in self.symbols})
+        lengths = {name: torch.tensor(point[name], device=self.device) for name in self.symbols}
+        return Frame(point, lengths)
+
+    @property
+    def device(self) -> str:
+        """Where the block computes: host values may be among its operands."""
+        devices = [spec.device for spec in self.inputs if spec.kind != "size"]
+        return next((device for device in devices if device != "cpu"), "cpu")
 
     def _made_up(self) -> list[torch.Tensor | int]:
         """Arguments without contents, to see what the rules say."""
@@ -168,7 +175,9 @@ class PaddedFunction:
         return [
             point[str(spec.symbol)]
             if spec.kind == "size"
-            else torch.zeros(spec.sizes_at(point, batched=False), dtype=spec.torch_dtype)
+            else torch.zeros(
+                spec.sizes_at(point, batched=False), dtype=spec.torch_dtype, device=spec.device
+            )
             for spec in self.inputs
         ]
 

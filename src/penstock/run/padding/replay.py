@@ -32,15 +32,20 @@ def replay_padded(
     constants that are not finite.
     """
     values: dict[Step, Any] = {}
+    devices = [tensor.device for tensor in inputs]
+    device = next((each for each in devices if each.type != "cpu"), None) or next(
+        iter(devices), None
+    )
     for step, tensor in zip(code.inputs, inputs, strict=True):
         given = _given(tensor, step.tensor)
         values[step] = Ragged(given.tensor, given.dims, frozenset(given.padded))
     for step in code.steps:
         if step.constant is not None:
             dims = _given(step.constant, step.tensor).dims
-            values[step] = Ragged(step.constant, dims, is_finite=step not in infinite)
+            constant = step.constant.to(device)
+            values[step] = Ragged(constant, dims, is_finite=step not in infinite)
             continue
-        values[step] = _value(frame, step, values)
+        values[step] = _value(frame, step, values, device)
         _check(frame, step.fact, values[step], step)
     return [values[step] for step in code.outputs]
 
@@ -49,8 +54,12 @@ def _given(tensor: torch.Tensor, fact: TensorFact) -> Ragged:
     return Ragged(tensor, tuple(plain((size,)) for size in fact.shape))
 
 
-def _value(frame: Frame, step: Step, values: dict[Step, Any]) -> Any:
+def _value(frame: Frame, step: Step, values: dict[Step, Any], device: torch.device | None) -> Any:
+    """The value of a call, made where the inputs are: checks run on another device."""
+
     def resolve(item: Any) -> Any:
+        if isinstance(item, torch.device) and device is not None:
+            return device
         return values[item] if isinstance(item, Step) else item
 
     args, kwargs = map_leaves(resolve, step.args), map_leaves(resolve, dict(step.kwargs))
