@@ -32,10 +32,8 @@ def replay_padded(
     constants that are not finite.
     """
     values: dict[Step, Any] = {}
-    devices = [tensor.device for tensor in inputs]
-    device = next((each for each in devices if each.type != "cpu"), None) or next(
-        iter(devices), None
-    )
+    devices = sorted({tensor.device for tensor in inputs}, key=lambda device: device.type == "cpu")
+    device = devices[0] if devices else None
     for step, tensor in zip(code.inputs, inputs, strict=True):
         given = _given(tensor, step.tensor)
         values[step] = Ragged(given.tensor, given.dims, frozenset(given.padded))
