@@ -25,6 +25,7 @@ from penstock.capture.lazy.library import library
 from penstock.plan.limits import current_limits
 from penstock.plan.machine import Machine
 from penstock.plan.plan_cache import BoundedPlans
+from penstock.plan.native.kept_code import is_compiled
 from penstock.plan.planners import new_planner, planning
 from penstock.plan.policies import POLICIES as _POLICIES
 from penstock.plan.schedule import Instruction, Launch
@@ -70,8 +71,11 @@ def watched(look: Callable[[Occupancy], None]) -> Iterator[None]:
 
 @contextmanager
 def planning_anew() -> Iterator[None]:
-    """Calls of programs made inside do not find the plans of earlier ones."""
-    with patch.object(BoundedPlans, "find", lambda plans, key: None):
+    """Calls of programs made inside do not find the plans of earlier ones; where the native planner
+    has been compiled, it plans them, as in a process that has run for a while.
+    """
+    mode = "always" if is_compiled() else "auto"
+    with patch.object(BoundedPlans, "find", lambda plans, key: None), planning(mode):
         yield
 
 
