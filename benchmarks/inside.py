@@ -24,8 +24,8 @@ from penstock.capture.lazy.fibers import Fibers
 from penstock.capture.lazy.library import library
 from penstock.plan.limits import current_limits
 from penstock.plan.machine import Machine
-from penstock.plan.plan_cache import BoundedPlans
 from penstock.plan.native.kept_code import is_compiled
+from penstock.plan.plan_cache import BoundedPlans
 from penstock.plan.planners import new_planner, planning
 from penstock.plan.policies import POLICIES as _POLICIES
 from penstock.plan.schedule import Instruction, Launch
