@@ -10,9 +10,13 @@ from pathlib import Path
 
 import torch
 
+from penstock.run.fused.setting import Fusion
+
 
 def describe_environment(device: str = "cpu") -> dict[str, str | int]:
-    """Commit, date, processor, the device that was measured, versions and threads."""
+    """Commit, date, processor, the device that was measured, versions, threads, and when
+    blocks are compiled.
+    """
     return {
         "commit": _commit(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -22,6 +26,7 @@ def describe_environment(device: str = "cpu") -> dict[str, str | int]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
+        "fusion": Fusion.mode,
     }
 
 

@@ -29,7 +29,7 @@ def profile(*, check_nan: bool = False) -> AbstractContextManager[Profile]:
         ...     step = lambda k, x: (k + 1, x.sin())
         ...     return ps.while_loop(lambda k, x: k < steps, step, (0, x))[1]
         >>> with ps.profile() as run:
-        ...     results = decay.map(torch.ones(3, 2), [1, 2, 3])
+        ...     results = decay.map(torch.ones(3, 20), [1, 2, 3])
         >>> [launch.rows for launch in run.launches]
         [3, 2, 1]
 
