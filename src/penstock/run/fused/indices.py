@@ -30,15 +30,21 @@ class Index:
     def __init__(self, slots: Integers, device: torch.device, indices: Indices) -> None:
         self.slots = slots
         self.device = device
-        self._indices = indices
+        #: Those that it is brought with; None once that is done, so that there is no cycle.
+        self._indices: Indices | None = indices
         #: None as long as nobody has asked for it.
         self.tensor: torch.Tensor | None = None
 
     def __call__(self, where: object = None) -> torch.Tensor:
         if self.tensor is None:
+            assert self._indices is not None
             self._indices.bring()
         assert self.tensor is not None
         return self.tensor
+
+    def take(self, tensor: torch.Tensor) -> None:
+        """Here it is."""
+        self.tensor, self._indices = tensor, None
 
 
 class Indices:
@@ -80,7 +86,7 @@ class Indices:
 def _bring(device: torch.device, indices: list[Index]) -> None:
     if device.type == "cpu":
         for index in indices:
-            index.tensor = torch.from_numpy(index.slots)
+            index.take(torch.from_numpy(index.slots))
         return
     sizes = [len(index.slots) for index in indices]
     starts = np.cumsum([0] + [size + size % 2 for size in sizes])
@@ -91,7 +97,7 @@ def _bring(device: torch.device, indices: list[Index]) -> None:
         view[start : start + size] = index.slots
     brought = together.to(device, non_blocking=True)
     for index, start, size in zip(indices, starts, sizes):
-        index.tensor = brought[start : start + size]
+        index.take(brought[start : start + size])
 
 
 def count(device: torch.device, first: int, size: int) -> torch.Tensor:
