@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+from functools import partial
 
+from penstock.api.setting import Setting
 from penstock.capture.active import state
 
 
-class set_eager:
+class set_eager(Setting):
     """Run every `ps.function` as the plain Python function that it decorates, on this thread.
 
     It equals removing the decorators: one instance after the other, no graph, no batching; only
@@ -27,19 +28,8 @@ class set_eager:
     """
 
     def __init__(self, enabled: bool) -> None:
-        self._before = state.eager
+        super().__init__(partial(setattr, state, "eager", state.eager))
         state.eager = enabled
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        state.eager = self._before
 
 
 def is_eager() -> bool:

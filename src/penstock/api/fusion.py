@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+from functools import partial
 
+from penstock.api.setting import Setting
 from penstock.run.fused.setting import Fusion, choose_fusion
 
 
-class set_fusion:
+class set_fusion(Setting):
     """Choose when blocks are compiled, for the whole process.
 
     A compiled block gathers its operands, computes and writes its results in a few kernels. The
@@ -28,17 +29,5 @@ class set_fusion:
     """
 
     def __init__(self, mode: str) -> None:
-        before = Fusion.mode
+        super().__init__(partial(choose_fusion, Fusion.mode))
         choose_fusion(mode)
-        self._before = before
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        choose_fusion(self._before)
