@@ -16,14 +16,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from penstock.autodiff.additions import prepare_additions, row_slots
 from penstock.autodiff.contract import Contraction, Window
 from penstock.autodiff.fused_half import bind_half
 from penstock.autodiff.gradients import GradientArena, add_gradients, slots_of
 from penstock.autodiff.joint import TrainingForm
 from penstock.autodiff.padding import reverse_padding
 from penstock.autodiff.tape import Entry, Page, Taping
-from penstock.autodiff.way_back import Add, Adding, CopyBack, Fetch, Half, Move, WayBack
-from penstock.plan.schedule import Copy, Integers, Pad, Picks, Shared, Span, Store, Unpad
+from penstock.autodiff.way_back import CopyBack, Fetch, Half, Move, WayBack
+from penstock.plan.schedule import Copy, Integers, Pad, Picks, Span, Store, Unpad
 from penstock.run.fused.indices import FindIndex, Indices
 from penstock.run.nans import first_bad_row
 
@@ -115,7 +116,7 @@ class Reversal:
         for wire, window in self.windows.values():
             gradient = window.flush()
             if gradient is not None:
-                self._add_uniform(wire, gradient)
+                self.add_uniform(wire, gradient)
 
     def _reverse(self, entry: Entry) -> tuple[Half, ...] | Move:
         if isinstance(entry, Copy):
@@ -165,7 +166,7 @@ class Reversal:
         half = Half(pattern, index, fetches)
         if isinstance(page.form, TrainingForm):
             places = page.form.backward(pattern).gradients
-            half.adds = self._prepare_adds(page, index, places, [None] * len(places))
+            half.adds = prepare_additions(self, page, index, places, [None] * len(places))
             self._bind(page, half)
         return half
 
@@ -205,7 +206,7 @@ class Reversal:
             self.is_repeatable &= page.is_repeatable(half.pattern)
             found = [_given(results, place) for place in places]
             told = [None if k is None else results[k] for k in page.reached(half.pattern)]
-            half.adds = self._prepare_adds(page, half.index, found, told)
+            half.adds = prepare_additions(self, page, half.index, found, told)
         for add in half.adds:
             add.run(self, results)
 
@@ -222,24 +223,6 @@ class Reversal:
                 add.run(self, results)
         return True
 
-    def _prepare_adds(
-        self,
-        page: Page,
-        index: Integers | None,
-        places: Sequence[int | Contraction | None],
-        masks: Sequence[torch.Tensor | None],
-    ) -> tuple[Adding, ...]:
-        """What to do with the results of a backward half: for each operand add its gradient, for
-        the rows of its mask where there is one.
-        """
-        adds: list[Adding] = []
-        for operand, place, mask in zip(page.operands, places, masks, strict=True):
-            if isinstance(place, Contraction):
-                adds.append(Adding(_collecting(page, operand, place)))
-            elif place is not None:
-                adds.append(self._adding(page, operand, place, index, mask))
-        return tuple(adds)
-
     def collect(self, key: object, wire: int, how: Contraction, factors: Sequence[Any]) -> None:
         """Factors of a weight gradient go to the window of their block and operand."""
         found = self.windows.get(key)
@@ -247,7 +230,7 @@ class Reversal:
             found = self.windows[key] = wire, Window(how)
         gradient = found[1].add(tuple(map(self._owned, factors)))
         if gradient is not None:
-            self._add_uniform(wire, gradient)
+            self.add_uniform(wire, gradient)
 
     def _owned(self, values: torch.Tensor) -> torch.Tensor:
         """Values in memory that nobody writes to: slots are used again before a window is full."""
@@ -255,7 +238,8 @@ class Reversal:
         arenas = (arena.values.untyped_storage().data_ptr() for arena in self.arenas.values())
         return values.clone() if place in arenas else values
 
-    def _add_uniform(self, wire: int, gradient: torch.Tensor) -> None:
+    def add_uniform(self, wire: int, gradient: torch.Tensor) -> None:
+        """Add to the gradient of a uniform value."""
         known = self.uniform_gradients.get(wire)
         self.uniform_gradients[wire] = add_gradients(known, gradient)
 
@@ -263,7 +247,7 @@ class Reversal:
         """How to find the cotangents of a result."""
         target = page.launch.targets[result]
         number, arena = target.arena, self.arena(target.arena)
-        slots = _row_slots(target, page.launch.rows, index)
+        slots = row_slots(target, page.launch.rows, index)
         gather = arena.prepare_gather(slots, self.finding(page, target, index))
         if page.block.block.is_flat:
             return lambda reversal: gather(reversal.arena(number)).unsqueeze(1)
@@ -278,47 +262,7 @@ class Reversal:
         device = self.arena(source.arena).device
         if index is None:
             return page.indices.of(source, device)
-        return self.indices.wait(_row_slots(source, page.rows, index), device)
-
-    def _adding(
-        self,
-        page: Page,
-        operand: int,
-        place: int,
-        index: Integers | None,
-        mask: torch.Tensor | None,
-    ) -> Adding:
-        """How to add the gradient of an operand, for rows of a mask where there is one."""
-        source = page.launch.operands[operand]
-        if isinstance(source, Shared):
-            wire = source.wire
-            return Adding(lambda way, results: way._add_uniform(wire, results[place].clone()))
-        assert isinstance(source, Span | Picks)
-        number, arena = source.arena, self.arena(source.arena)
-        chosen = None if mask is None or bool(mask.all()) else mask.nonzero().squeeze(1)
-        if chosen is not None:
-            index = chosen.numpy() if index is None else index[chosen.numpy()]
-        slots = _row_slots(source, page.launch.rows, index)
-        shape, find = (len(slots), *arena.kind.shape), self.finding(page, source, index)
-        is_first = len(slots) and arena.take_first(slots)
-        put = arena.prepare_write(slots, find) if is_first else arena.prepare_add(slots, find)
-
-        def add(reversal: Reversal, results: Sequence[Any]) -> None:
-            values = results[place] if chosen is None else results[place].index_select(0, chosen)
-            put(reversal.arena(number), values.reshape(shape))
-
-        return Adding(add, operand, place) if is_first else Adding(add)
-
-
-def _collecting(page: Page, operand: int, how: Contraction) -> Add:
-    source = page.launch.operands[operand]
-    assert isinstance(source, Shared)
-    wire, key = source.wire, (page.launch.block, operand, source.wire, how.kind, how.shape)
-
-    def collect(reversal: Reversal, results: Sequence[Any]) -> None:
-        reversal.collect(key, wire, how, [results[place] for place in how.places])
-
-    return collect
+        return self.indices.wait(row_slots(source, page.rows, index), device)
 
 
 def _given(
@@ -350,17 +294,6 @@ def _with_rows(rows: int, results: Sequence[torch.Tensor | None]) -> list[torch.
     """The results that have a row for each row of the launch."""
     made = [values for values in results if values is not None]
     return [values for values in made if values.dim() and values.shape[0] == rows]
-
-
-def _row_slots(source: Span | Picks, rows: int, index: Integers | None) -> Integers:
-    """The slots of some rows of an operand or target."""
-    slots = slots_of(source)
-    if index is None:
-        return slots
-    if len(slots) == rows:
-        return slots[index]
-    picked: Integers = slots.reshape(rows, -1)[index].reshape(-1)
-    return picked
 
 
 def _patterns(
