@@ -20,10 +20,11 @@ from penstock.autodiff.additions import prepare_additions, row_slots
 from penstock.autodiff.contract import Contraction, Window
 from penstock.autodiff.fused_half import bind_half
 from penstock.autodiff.gradients import GradientArena, add_gradients, slots_of
-from penstock.autodiff.joint import TrainingForm
+from penstock.autodiff.forms import Form
+from penstock.autodiff.joint import Pattern, TrainingForm
 from penstock.autodiff.padding import reverse_padding
 from penstock.autodiff.tape import Entry, Page, Taping
-from penstock.autodiff.way_back import CopyBack, Fetch, Half, Move, WayBack
+from penstock.autodiff.way_back import CopyBack, Fetch, Fill, Half, Move, WayBack
 from penstock.plan.schedule import Copy, Integers, Pad, Picks, Span, Store, Unpad
 from penstock.run.fused.indices import FindIndex, Indices
 from penstock.run.nans import first_bad_row
@@ -158,17 +159,29 @@ class Reversal:
         held = {k: self._rows_held(page.launch.targets[k], rows) for k in page.results}
         if all(mask is None for mask in held.values()):
             return ()
-        return tuple(self._half(page, *chosen) for chosen in _patterns(held, rows))
+        return tuple(self._half(page, *chosen) for chosen in _patterns(held, rows, page.form))
 
     def _half(self, page: Page, pattern: tuple[int, ...], index: Integers | None) -> Half:
         """The backward half of some rows, and what becomes of its results, if that is known."""
+        zeros = tuple(fill for k in pattern for fill in self._zeros(page, k, index))
         fetches = tuple(self._cotangent(page, k, index) for k in pattern)
-        half = Half(pattern, index, fetches)
+        half = Half(pattern, index, zeros, fetches)
         if isinstance(page.form, TrainingForm):
             places = page.form.backward(pattern).gradients
             half.adds = prepare_additions(self, page, index, places, [None] * len(places))
             self._bind(page, half)
         return half
+
+    def _zeros(self, page: Page, result: int, index: Integers | None) -> Iterator[Fill]:
+        """Puts zeros into slots of a result that have no cotangent."""
+        target = page.launch.targets[result]
+        slots = row_slots(target, page.rows, index)
+        arena = self.arena(target.arena)
+        missing = slots[~arena.present[slots]]
+        if len(missing):
+            arena.present[missing] = True
+            find, number = self.indices.wait(missing, arena.device), target.arena
+            yield lambda reversal: reversal.arena(number).values.index_fill_(0, find(), 0)
 
     def _bind(self, page: Page, half: Half) -> None:
         if not half.is_bound and page.block.is_hot("backward"):
@@ -194,6 +207,8 @@ class Reversal:
             self._run_backward(page, half)
 
     def _run_backward(self, page: Page, half: Half) -> None:
+        for fill in half.zeros:
+            fill(self)
         if self._run_fused(page, half):
             return
         cotangents = [fetch(self) for fetch in half.cotangents]
@@ -297,9 +312,8 @@ def _with_rows(rows: int, results: Sequence[torch.Tensor | None]) -> list[torch.
 
 
 def _patterns(
-    held: dict[int, npt.NDArray[np.bool_] | None],
-    rows: int,
-) -> Iterator[tuple[tuple[int, ...], Integers | None]]:
+    held: dict[int, npt.NDArray[np.bool_] | None], rows: int, form: Form | None
+) -> Iterator[tuple[Pattern, Integers | None]]:
     """The rows with each set of results that have cotangents; None stands for all rows."""
     masks = {k: mask for k, mask in held.items() if mask is not None}
     if all(mask.all() for mask in masks.values()):
@@ -308,7 +322,12 @@ def _patterns(
     code = np.zeros(rows, np.int64)
     for bit, mask in enumerate(masks.values()):
         code |= mask.astype(np.int64) << bit
-    for number in np.unique(code):
-        if number:
-            pattern = tuple(k for bit, k in enumerate(masks) if number >> bit & 1)
-            yield pattern, np.flatnonzero(code == number)
+    widest = tuple(masks)
+    groups: dict[Pattern, list[int]] = {}
+    for number in np.unique(code[code > 0]).tolist():
+        pattern = tuple(k for bit, k in enumerate(masks) if number >> bit & 1)
+        is_joined = isinstance(form, TrainingForm) and form.takes_zeros(widest, pattern)
+        groups.setdefault(widest if is_joined else pattern, []).append(number)
+    for pattern, numbers in groups.items():
+        chosen = np.isin(code, numbers)
+        yield pattern, None if chosen.all() else np.flatnonzero(chosen)

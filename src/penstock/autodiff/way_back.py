@@ -23,7 +23,8 @@ from penstock.plan.schedule import Integers
 if TYPE_CHECKING:
     from penstock.autodiff.reverse import Reversal
 
-#: Finds cotangents; takes gradients out of the results of a backward half.
+#: Prepares slots; finds cotangents; takes gradients out of the results of a backward half.
+Fill: TypeAlias = "Callable[[Reversal], object]"
 Fetch: TypeAlias = "Callable[[Reversal], torch.Tensor]"
 Add: TypeAlias = "Callable[[Reversal, Sequence[Any]], None]"
 
@@ -46,6 +47,8 @@ class Half:
 
     pattern: Pattern
     index: Integers | None
+    #: Puts zeros into slots of rows that lack a cotangent and go with the others.
+    zeros: tuple[Fill, ...]
     cotangents: tuple[Fetch, ...]
     #: What to do with the results; None until that is known.
     adds: tuple[Adding, ...] | None = None
