@@ -14,9 +14,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from penstock.autodiff.contract import Contraction
-from penstock.autodiff.gradients import slots_of
 from penstock.autodiff.way_back import Add, Adding
-from penstock.plan.schedule import Integers, Picks, Shared, Span
+from penstock.plan.schedule import (
+    Integers,
+    Picks,
+    Shared,
+    Span,
+    slots_of,
+)
 
 if TYPE_CHECKING:
     from penstock.autodiff.reverse import Reversal

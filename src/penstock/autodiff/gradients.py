@@ -15,15 +15,8 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from penstock.plan.schedule import Integers, Kind, Picks, Span, consecutive
+from penstock.plan.schedule import Integers, Kind, consecutive
 from penstock.run.fused.indices import FindIndex
-
-
-def slots_of(source: Span | Picks) -> Integers:
-    """The slots of an operand or a target, one by one."""
-    if isinstance(source, Span):
-        return np.arange(source.start, source.start + source.count)
-    return source.slots
 
 
 def add_gradients(known: torch.Tensor | None, more: torch.Tensor) -> torch.Tensor:

@@ -44,12 +44,12 @@ class Backward:
     #: are; None: no cotangent reaches it.
     gradients: tuple[int | Contraction | None, ...]
     source: str
-    #: The code of the function, and its inputs that are cotangents.
-    code: StraightLine | None = None
-    cotangents: tuple[Step, ...] = ()
     #: For each differentiated operand where among the results it says which rows have a gradient,
     #: if that depends on values; empty where it never does.
     reached: tuple[int | None, ...] = ()
+    #: The code of the function, and its inputs that are cotangents.
+    code: StraightLine | None = None
+    cotangents: tuple[Step, ...] = ()
 
 
 class TrainingForm:
@@ -187,8 +187,8 @@ class TrainingForm:
             tuple(operands[k] for k in read),
             tuple(places),
             source,
-            backward,
-            tangents,
+            code=backward,
+            cotangents=tangents,
         )
 
     def takes_zeros(self, pattern: Pattern, held: Pattern) -> bool:

@@ -18,14 +18,23 @@ import torch
 
 from penstock.autodiff.additions import prepare_additions, row_slots
 from penstock.autodiff.contract import Contraction, Window
-from penstock.autodiff.fused_half import bind_half
-from penstock.autodiff.gradients import GradientArena, add_gradients, slots_of
 from penstock.autodiff.forms import Form
+from penstock.autodiff.fused_half import bind_half
+from penstock.autodiff.gradients import GradientArena, add_gradients
 from penstock.autodiff.joint import Pattern, TrainingForm
 from penstock.autodiff.padding import reverse_padding
 from penstock.autodiff.tape import Entry, Page, Taping
 from penstock.autodiff.way_back import CopyBack, Fetch, Fill, Half, Move, WayBack
-from penstock.plan.schedule import Copy, Integers, Pad, Picks, Span, Store, Unpad
+from penstock.plan.schedule import (
+    Copy,
+    Integers,
+    Pad,
+    Picks,
+    Span,
+    Store,
+    Unpad,
+    slots_of,
+)
 from penstock.run.fused.indices import FindIndex, Indices
 from penstock.run.nans import first_bad_row
 
