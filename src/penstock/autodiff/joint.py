@@ -73,6 +73,8 @@ class TrainingForm:
         self.fixed = fixed
         self.symbols = [] if fixed is not None else symbol_names(inputs)
         self.backwards: dict[Pattern, Backward] = {}
+        #: The code of halves that are compiled, made and looked up by `fused_half`.
+        self.fused_halves: dict[object, Any] = {}
         self.known_zeros: dict[tuple[Pattern, Pattern], bool] = {}
         self._build()
 

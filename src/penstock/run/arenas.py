@@ -60,6 +60,8 @@ class Arena:
         """The position of the chunk that has all these slots; None where there is none."""
         if not slot_count(source):
             return None
+        if len(self.starts) == 1:
+            return 0
         if isinstance(source, Span):
             lowest, highest = source.start, source.start + source.count - 1
         else:

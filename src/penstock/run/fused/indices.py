@@ -8,6 +8,7 @@ in one copy. Compilers like indices that begin at a multiple of 16 bytes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -17,6 +18,9 @@ from penstock.plan.schedule import Integers, Picks, Span
 
 #: Finds an index tensor, whatever it is asked with.
 FindIndex: TypeAlias = Callable[..., torch.Tensor]
+
+#: Pieces of counts that are remembered: launches of few rows use the same ones again and again.
+PIECES = 4096
 
 #: For each device the numbers from 0 on, and those from 1 on.
 _counts: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -100,6 +104,7 @@ def _bring(device: torch.device, indices: list[Index]) -> None:
         index.take(brought[start : start + size])
 
 
+@lru_cache(PIECES)
 def count(device: torch.device, first: int, size: int) -> torch.Tensor:
     """The numbers `first`, `first` + 1, ..."""
     known = _counts.get(device)
