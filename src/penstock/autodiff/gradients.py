@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from penstock.plan.schedule import Integers, Kind, Picks, Span, consecutive
+from penstock.run.capturing import refuse_while_capturing
 from penstock.run.fused.indices import FindIndex
 
 _NONE: Integers = np.empty(0, np.int64)
@@ -78,6 +79,7 @@ class GradientArena:
 
     def index(self, slots: Slots) -> torch.Tensor:
         """Slots as an index tensor."""
+        refuse_while_capturing()
         return torch.from_numpy(as_array(slots)).to(self.device, non_blocking=True)
 
     def _finding(self, slots: Slots) -> FindIndex:

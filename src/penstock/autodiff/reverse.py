@@ -97,18 +97,19 @@ class Reversal:
         present = {number: arena.present.copy() for number, arena in self.arenas.items()}
         way = WayBack(tuple(steps), present)
         if is_known:
-            self._go(entries, way)
+            self.go(entries, way)
         else:
             self._flush_windows()
         return way if self.is_repeatable else None
 
     def run_again(self, entries: Sequence[Entry], way: WayBack) -> None:
         """Go through a tape on the way that an earlier pass has found for one like it."""
-        self._go(entries, way)
+        self.go(entries, way)
         for number, present in way.present.items():
             self.arena(number).present = present
 
-    def _go(self, entries: Sequence[Entry], way: WayBack) -> None:
+    def go(self, entries: Sequence[Entry], way: WayBack) -> None:
+        """Take all steps of a way."""
         for entry, step in zip(reversed(entries), way.steps, strict=True):
             self._run_step(entry, step)
         self._flush_windows()

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from penstock.plan.schedule import Integers, Picks, Span
+from penstock.run.capturing import refuse_while_capturing
 
 #: Finds an index tensor, whatever it is asked with.
 FindIndex: TypeAlias = Callable[..., torch.Tensor]
@@ -78,6 +79,7 @@ class Indices:
 
     def bring(self) -> None:
         """Bring all that wait to their devices."""
+        refuse_while_capturing()
         waiting, self._waiting = self._waiting, []
         with torch.inference_mode(False):  # runs that are differentiated may use them
             self._bring_all(waiting)
