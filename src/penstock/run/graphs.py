@@ -42,7 +42,8 @@ class CapturedPlan:
         install_inputs(run, columns, plan.outcome.adopted)
         for arena in run.arenas:
             arena.chunks = [chunk.clone() for chunk in arena.chunks]
-        self.inputs = _chunks(run.arenas)
+        #: Written anew for each run, which is no change in place to those who look for one.
+        self.inputs = [chunk.data for chunk in _chunks(run.arenas)]
         self.device = torch.device(plan.outcome.extents[0].kind.device)
         self.key = _key(run)
         for number, uniform in run.uniform_nodes.items():
