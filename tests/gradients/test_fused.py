@@ -30,3 +30,17 @@ def test_what_asks_for_gradients_may_change_to_and_fro():
         torch.testing.assert_close(
             torch.autograd.grad(loss, targets), torch.autograd.grad(plain, targets)
         )
+
+
+def test_a_graph_whose_plan_is_not_kept_is_used_up_with_torchs_error():
+    w = torch.tensor([0.4, 0.7], requires_grad=True)
+
+    @ps.function
+    def shrink(x):
+        return ps.while_loop(lambda x: x.norm() > 0.3, lambda x: ((x * w).tanh(),), (x,))[0]
+
+    loss = torch.stack(shrink.map(torch.tensor([[1.0, 2.0], [0.5, 0.1]]))).sum()
+    kept = torch.autograd.grad(loss, w, retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(loss, w), kept)
+    with pytest.raises(RuntimeError, match="a second time"):
+        torch.autograd.grad(loss, w)

@@ -87,9 +87,14 @@ class Page:
                 self.consumed = np.zeros(self.rows, np.bool_)
             self.consumed[chosen] = True
 
+    @property
+    def is_used_up(self) -> bool:
+        """Whether no row can go backward again."""
+        return self.consumed is not None and bool(self.consumed.all())
+
     def release(self) -> None:
         """Drop the saved values if no row will need them again."""
-        if self.consumed is not None and self.consumed.all():
+        if self.is_used_up:
             self.saved, self.graph = [], None
 
     def needs_saved(self, pattern: Pattern) -> bool:
