@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Callable
 from unittest.mock import patch
 
@@ -16,9 +18,10 @@ from penstock.data import random_binary_trees
 from penstock.errors import ArgumentError
 from penstock.plan.schedule import Launch, Picks, Span
 from penstock.run.fused import form, heat, inductor, numerics
+from penstock.run.fused import indices as indices_module
 from penstock.run.fused.binding import are_apart
 from penstock.run.fused.form import FusedForm
-from penstock.run.fused.indices import Indices
+from penstock.run.fused.indices import Index, Indices
 from penstock.run.fused.launch_code import LaunchCode, Origin, Part, Written
 from penstock.run.fused.setting import Fusion
 from tests.fused import as_it_is, fused_without_compiler
@@ -259,6 +262,28 @@ def test_other_slots_are_brought_to_the_device_once() -> None:
     assert indices.of(source, CPU)().tolist() == [4, 9, 2]
     assert indices.of(source, CPU) is indices.of(source, CPU)
     assert indices.of(source, CPU, 2)().tolist() == [2, 7, 0]
+
+
+def test_a_thread_waits_for_slots_that_another_one_brings() -> None:
+    indices, slots = Indices(), Picks(0, np.array([4, 9, 2]))
+    wanted = indices.of(slots, CPU)
+    begun, others = threading.Event(), []
+
+    def ask() -> None:
+        begun.set()
+        others.append(wanted())
+
+    def bring(device: torch.device, waiting: list[Index]) -> None:
+        thread.start()
+        begun.wait()
+        time.sleep(0.05)  # the other thread asks meanwhile, and must not find nothing
+        original(device, waiting)
+
+    thread, original = threading.Thread(target=ask), indices_module._bring
+    with patch.object(indices_module, "_bring", bring):
+        mine = wanted()
+        thread.join()
+    assert [found.tolist() for found in (mine, *others)] == [[4, 9, 2]] * 2
 
 
 @pytest.mark.parametrize(
