@@ -191,7 +191,7 @@ class Reversal:
             yield lambda reversal: reversal.arena(number).values.index_fill_(0, find(), 0)
 
     def _bind(self, page: Page, half: Half) -> None:
-        if not half.is_bound and page.block.is_hot("backward"):
+        if not half.is_bound and not page.is_used_up and page.block.is_hot("backward"):
             half.fused, half.is_bound = bind_half(self, page, half), True
 
     def _rows_held(self, target: Span | Picks, rows: int) -> npt.NDArray[np.bool_] | None:
