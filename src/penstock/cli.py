@@ -18,7 +18,7 @@ one example; Penstock runs it for many at once, batched just in time.
 _DEMO = """\
 Encode made-up binary trees with a recursive Tree-LSTM, twice: one tree after the other in plain
 PyTorch, then all together through Penstock. The program is the same recursion both times; it is
-short, and it is in penstock/demo.py. Both results are compared, then both speeds.
+short, and it is in penstock/nn/tree_lstm.py. Both results are compared, then both speeds.
 """
 
 _EXAMPLES = """\
