@@ -72,9 +72,7 @@ def test_the_environment_says_where_the_data_is(
 
 def test_without_a_place_the_error_says_how_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PENSTOCK_DATA", raising=False)
-    with pytest.raises(
-        FileNotFoundError, match="or set PENSTOCK_DATA to the folder that holds sick"
-    ):
+    with pytest.raises(FileNotFoundError, match="set PENSTOCK_DATA to the folder that holds"):
         read_vocabulary()
 
 
