@@ -50,19 +50,19 @@ class Reasoner(nn.Module):
 
     def __init__(self, size=48):
         super().__init__()
-        self.places, self.targets = nn.Embedding(PLACES, size), nn.Embedding(PLACES, size)
+        self.places = nn.Embedding(PLACES, size)
         self.think = ps.nn.AdaptiveComputation(Look(size), size, limit=10)
         self.answer = nn.Linear(size, PLACES)
 
     @ps.function
     def forward(self, table, start):
-        keys, values = self.places.weight, self.targets(table)
-        state, cost, steps = self.think((keys, values), self.targets(start))
+        table = self.places.weight, self.places(table)
+        state, cost, steps = self.think(table, self.places(start))
         return self.answer(state), cost, steps
 
 
 def train(model, steps, generator):
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     for step in range(steps):
         tables, starts, ends, _ = puzzles(64, generator)
         scores, costs, _ = model.forward.map(tables, starts, out="stack")
