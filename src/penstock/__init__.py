@@ -15,6 +15,9 @@ from penstock.api.sequences import foldl, foldr, map_fn, scan
 from penstock.capture.tensor_array import TensorArray
 from penstock.errors import PenstockWarning
 
+# Written with the names above, as a user would.
+from penstock import nn  # isort: skip
+
 __version__ = "0.1.0.dev0"
 
 __all__ = [
@@ -31,6 +34,7 @@ __all__ = [
     "function",
     "map",
     "map_fn",
+    "nn",
     "profile",
     "scan",
     "set_eager",
