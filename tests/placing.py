@@ -12,8 +12,17 @@ from typing import Any
 import pytest
 
 from penstock.ir.devices import Device
-from penstock.ir.program import AsSequence, Body, Branch, ForEach, Function, Loop, Node, Program
-from penstock.ir.program import TorchCall
+from penstock.ir.program import (
+    AsSequence,
+    Body,
+    Branch,
+    ForEach,
+    Function,
+    Loop,
+    Node,
+    Program,
+    TorchCall,
+)
 from penstock.passes import pipeline
 from penstock.run.flight import Flight
 

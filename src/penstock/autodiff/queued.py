@@ -12,8 +12,6 @@ from copy import copy
 from functools import partial
 from typing import Any
 
-import torch
-
 from penstock.autodiff.reverse import Reversal
 from penstock.autodiff.tape import Entry, Page, TapedRun
 from penstock.autodiff.way_back import CopyBack, WayBack
