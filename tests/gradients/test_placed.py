@@ -1,4 +1,4 @@
-"""Placed programs: values and gradients of both orders equal plain Python, however fast devices are."""
+"""Placed programs have the values and gradients of plain Python, whatever the speed of devices."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from penstock.autodiff.anomalies import place_of
+from penstock.autodiff.captured_ways import replay_way
 from penstock.autodiff.ends import Ends
 from penstock.autodiff.queued import QueuedReversal, QueuedTapedRun
 from penstock.autodiff.replay import replay_gradients
@@ -35,8 +36,12 @@ def _reverse(
     kind = QueuedReversal if isinstance(ends.run, QueuedTapedRun) else Reversal
     reversal = kind(ends.run, keep, checks_nan)
     with torch.no_grad():
-        _seed(ends, reversal, grads)
         known = ends.known_way(grads)
+        if known is not None and not keep and not checks_nan:
+            replayed = replay_way(ends, known, lambda own: seed(ends, own, grads))
+            if replayed is not None:
+                return ends.gradients(replayed)
+        seed(ends, reversal, grads)
         try:
             if known is not None:
                 reversal.run_again(ends.entries, known)
@@ -49,7 +54,7 @@ def _reverse(
         return ends.gradients(reversal)
 
 
-def _seed(ends: Ends, reversal: Reversal, grads: Sequence[torch.Tensor | None]) -> None:
+def seed(ends: Ends, reversal: Reversal, grads: Sequence[torch.Tensor | None]) -> None:
     """Put the cotangents of the outputs into the slots of the results."""
     by_arena: dict[int, list[tuple[Integers, torch.Tensor]]] = {}
     for number, slots, grad in ends.cotangents(grads):

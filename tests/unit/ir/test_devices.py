@@ -53,4 +53,5 @@ def test_a_device_prints_as_it_is_written():
 def test_devices_are_ordered_by_process_then_kind_then_number():
     names = ["cpu:2", "cpu:10", "cuda:0", "rank:1/cpu:0"]
     devices = [read_device(name) for name in names]
-    assert sorted(reversed(devices), key=lambda device: device.order) == devices
+    shuffled = [devices[number] for number in (2, 0, 3, 1)]
+    assert sorted(shuffled, key=lambda device: device.order) == devices
