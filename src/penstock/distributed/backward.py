@@ -1,0 +1,136 @@
+"""The backward pass of a call in several processes: the reversed schedule on the same ranks.
+
+Rows that were sent have their gradients sent back, with a mark for each that has one; what comes
+back is added where the rows were made. Messages have the sizes of the forward pass, whatever has
+gradients: so all ranks know them. Cotangents of results count once, on the rank that made the
+results. In the end gradients of inputs are the same on all ranks, and those of captured tensors on
+the ranks that use them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from penstock.autodiff.call import DifferentiableCall
+from penstock.autodiff.ends import CallEnds
+from penstock.autodiff.gradients import slots_of
+from penstock.autodiff.reverse import Reversal
+from penstock.autodiff.torch_engine import keeps_graph, without_modes
+from penstock.autodiff.way_back import WayBack
+from penstock.distributed.agreement import agree_on_backward
+from penstock.distributed.exchanges import Exchange
+from penstock.distributed.messages import aligned
+from penstock.distributed.run import PlacedTapedRun
+from penstock.distributed.sums import sum_gradients
+from penstock.distributed.users import ranks_of_capture
+from penstock.errors import RepetitionError, report
+from penstock.plan.schedule import slot_count
+
+
+def go_backward(
+    made: DifferentiableCall, grads: Sequence[torch.Tensor | None]
+) -> Sequence[torch.Tensor | None]:
+    """Gradients of a call's tensors. Only inside a backward pass of torch."""
+    if torch.is_grad_enabled():
+        raise RepetitionError(
+            report(
+                "a program in several processes has no gradients of gradients.",
+                todo="Call backward without `create_graph=True`, or leave out the ranks in "
+                "`ps.device`.",
+            )
+        )
+    run = made.run
+    assert isinstance(run, PlacedTapedRun)
+    keep = keeps_graph()
+    transport, call = run.transport, f"the backward pass of call {run.call}"
+    with without_modes(), torch.no_grad(), transport.backward_lock:
+        agree_on_backward(run, bytes(grad is not None for grad in grads))
+        with transport.guarded(call):
+            transport.digest.restart(run.digest + b"backward")
+            reversal = PlacedReversal(run, keep, checks_nan=False)
+            _seed(made, run, reversal, grads)
+            reversal.run(run.tape.entries)
+            found = CallEnds(made).gradients(reversal)
+            users = [_ranks_of(made, run, place.capture) for place in made.places]
+            total = sum_gradients(transport, made.tensors, found, users)
+            transport.finish()
+    return total
+
+
+def _ranks_of(made: DifferentiableCall, run: PlacedTapedRun, capture: int | None) -> int:
+    """The ranks that want the gradient of a tensor, as bits: all, for an input."""
+    if capture is None:
+        return run.exchanges.everyone
+    return ranks_of_capture(made.executable, run.exchanges, capture)
+
+
+def _seed(
+    made: DifferentiableCall,
+    run: PlacedTapedRun,
+    reversal: Reversal,
+    grads: Sequence[torch.Tensor | None],
+) -> None:
+    """Put the cotangents of those results that this rank has made into their slots."""
+    for number, slots, grad in made.cotangents(grads):
+        mine = run.exchanges.owner(number, slots) == run.transport.rank
+        if mine.any():
+            rows = grad.reshape(len(slots), *reversal.extents[number][0].shape)
+            chosen = rows if mine.all() else rows[torch.from_numpy(mine).to(rows.device)]
+            reversal.arena(number).accumulate(slots[mine], chosen)
+
+
+class PlacedReversal(Reversal):
+    """One backward pass over the tape of this rank's part."""
+
+    taped: PlacedTapedRun
+
+    def run(self, entries: Sequence[Any]) -> WayBack | None:
+        """Go through a tape from its end; the way is known only as gradients arrive."""
+        for entry in reversed(entries):
+            if isinstance(entry, Exchange):
+                self._return(entry)
+            else:
+                self._run_step(entry, self._reverse(entry))
+        self._flush_windows()
+        return None
+
+    def _return(self, exchange: Exchange) -> None:
+        """Gradients of rows go back to where the rows came from."""
+        kind = self.extents[exchange.rows.arena][0]
+        dtype: torch.dtype = getattr(torch, kind.dtype)
+        transport = self.taped.transport
+        if not (dtype.is_floating_point or dtype.is_complex):
+            return
+        if transport.rank == exchange.target:
+            transport.send(self._taken(exchange), exchange.source, "gradients")
+        elif transport.rank == exchange.source:
+            count = slot_count(exchange.rows)
+            size = aligned(count) + count * int(np.prod(kind.shape)) * dtype.itemsize
+            device = torch.device(kind.device)
+            told = transport.receive((size,), torch.uint8, device, exchange.target, "gradients")
+            self._add(exchange, told)
+        else:
+            transport.skip()
+
+    def _taken(self, exchange: Exchange) -> torch.Tensor:
+        """Gradients of rows that were received, each with a mark; they are not there any more."""
+        arena, slots = self.arena(exchange.rows.arena), slots_of(exchange.rows)
+        present = arena.present[slots]
+        marks = np.zeros(aligned(len(slots)), np.uint8)
+        marks[: len(slots)] = present
+        rows = arena.gather(slots).contiguous().reshape(-1).view(torch.uint8)
+        arena.clear(slots)
+        return torch.cat((torch.from_numpy(marks).to(rows.device), rows))
+
+    def _add(self, exchange: Exchange, told: torch.Tensor) -> None:
+        arena, slots = self.arena(exchange.rows.arena), slots_of(exchange.rows)
+        marks = told[: len(slots)].cpu().numpy().astype(np.bool_)
+        if marks.any():
+            rows = told[aligned(len(slots)) :].view(arena.values.dtype)
+            rows = rows.view(len(slots), *arena.kind.shape)
+            chosen = rows if marks.all() else rows[torch.from_numpy(marks).to(rows.device)]
+            arena.accumulate(slots[marks], chosen)
