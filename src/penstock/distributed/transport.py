@@ -130,13 +130,14 @@ class Transport:
     ) -> torch.Tensor:
         """Rows of one rank for all, along a binomial tree; `rows` is given at the source."""
         self.number += 1
+        tree = broadcast_tree(source, self.size)
         if rows is not None:
             message = new_message(self._header, self._portable(rows))
         else:
-            parent = _parent(self.rank, source, self.size)
+            parent = next(a for a, b in tree if b == self.rank)
             message = self._receive(self._room(shape, dtype, device), parent, what)
             self._check(message, self._header, parent, what)
-        for child in _children(self.rank, source, self.size):
+        for child in (b for a, b in tree if a == self.rank):
             self._send(message, child, what)
         return rows_in(message, shape, dtype).to(device, non_blocking=True)
 
@@ -219,18 +220,14 @@ class Transport:
 _Sends = deque[tuple[dist.Work, torch.Tensor, str]]
 
 
-def _parent(rank: int, source: int, size: int) -> int:
-    """Who passes a broadcast on to a rank: its number from the source without the highest bit."""
-    distance = (rank - source) % size
-    return (source + distance - (1 << distance.bit_length() - 1)) % size
-
-
-def _children(rank: int, source: int, size: int) -> list[int]:
-    """To whom a rank passes a broadcast on, those first who have most to pass on."""
-    distance = (rank - source) % size
-    bits = range(distance.bit_length(), (size - 1).bit_length())
-    further = [distance + (1 << bit) for bit in bits]
-    return [(source + other) % size for other in further if other < size]
+def broadcast_tree(source: int, size: int) -> list[tuple[int, int]]:
+    """Who passes a broadcast on to whom, in an order in which every sender has it: a rank passes
+    it on to those whose distance from the source has one more bit in front.
+    """
+    distances = range(1, size)
+    return [
+        ((source + d - (1 << d.bit_length() - 1)) % size, (source + d) % size) for d in distances
+    ]
 
 
 def _first_line(error: BaseException) -> str:
