@@ -4,6 +4,7 @@ many at once.
 
 from penstock import data, errors
 from penstock.api.control_flow import cond, switch, while_loop
+from penstock.api.device import device
 from penstock.api.eager import set_eager
 from penstock.api.eager_code import batching, unit
 from penstock.api.function import Function, function
@@ -24,6 +25,7 @@ __all__ = [
     "batching",
     "cond",
     "data",
+    "device",
     "do_not_convert",
     "errors",
     "foldl",

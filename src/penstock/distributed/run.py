@@ -38,7 +38,7 @@ from penstock.run.engine import Columns, Run
 from penstock.run.fused.indices import Indices
 from penstock.run.inputs import read_inputs
 from penstock.run.prepared import Prepared, PreparedWindow
-from penstock.run.runner import merged_chunks
+from penstock.run.runner import merged
 
 
 class Placing(Run):
@@ -71,7 +71,7 @@ class Placing(Run):
         self.transport.digest.add(window)
         with self.transport.guarded(f"call {self.call}"):
             self._note_inputs()
-            self._grow(merged_chunks(item for item in window if isinstance(item, Chunk)))
+            self._grow(merged(item for item in window if isinstance(item, Chunk)))
             items = [item for item in window if type(item) is not Chunk]
             turns = [self.exchanges.turn(item) for item in items]
             indices, answer = Indices(), None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
+from penstock.ir.devices import Device
 from penstock.ir.program import Node as ProgramNode
 from penstock.ir.program import Source, Value
 from penstock.ir.types import Type
@@ -82,6 +83,8 @@ class Block:
     #: Parameters that are passed as Python ints, with the symbol of the dimension they measure, if
     #: it is one.
     sizes: Mapping[int, str | None] = field(default_factory=dict)
+    #: Where it runs; None in a program that nobody has placed.
+    device: Device | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,8 +105,9 @@ class _Printer:
         match node.operation:
             case Compute(steps=(step,)):
                 return f"compute {self._step(step)}"
-            case Block(name=name, is_flat=is_flat):
-                return f"{'flat block' if is_flat else 'block'} {name}({inputs})"
+            case Block(name=name, is_flat=is_flat, device=device):
+                where = "" if device is None else f" on {device}"
+                return f"{'flat block' if is_flat else 'block'} {name}({inputs}){where}"
             case Switch():
                 return f"switch {inputs}"
             case Call(callee=callee):

@@ -125,7 +125,19 @@ class Chunk(NamedTuple):
     count: int  # type: ignore[assignment]
 
 
-Instruction: TypeAlias = Launch | Store | Copy | Pad | Unpad | Read | Chunk
+class Mark(NamedTuple):
+    """Iterations have ended here, of which others are told by this number."""
+
+    number: int
+
+
+class Await(NamedTuple):
+    """The next launch belongs to iterations that begin once all before a mark has been done."""
+
+    mark: int
+
+
+Instruction: TypeAlias = Launch | Store | Copy | Pad | Unpad | Read | Chunk | Mark | Await
 
 
 @dataclass(slots=True)

@@ -123,7 +123,11 @@ class RunnableBlock:
         return not self._dynamic and not self.block.is_flat
 
     def is_hot(self, half: str, rows: int = 0) -> bool:
-        """Whether a launch of a half is to be run compiled, after one more of so many rows."""
+        """Whether a launch of a half is to be run compiled, after one more of so many rows; never
+        on the threads of devices.
+        """
+        if self.block.device is not None:
+            return False
         heat = self.heats.get(half)
         if heat is None:
             heat = self.heats[half] = Heat(self.inputs)

@@ -166,6 +166,12 @@ def prepare_copy(run: Runner, item: Copy) -> PreparedCopy:
     return PreparedCopy(item, fetch, _put(target, item.target, is_joined=True))
 
 
+def prepare_receipt(run: Runner, item: Copy, values: torch.Tensor) -> PreparedCopy:
+    """The second half of a copy, whose values have come from another device."""
+    target = run.arena(item.target.arena)
+    return PreparedCopy(item, lambda run: values, _put(target, item.target, is_joined=True))
+
+
 def prepare_pad(run: Runner, item: Pad) -> PreparedPadding:
     """Find the elements of sequences, and their places among the padded ones."""
     source, target = run.arena(item.source.arena), run.arena(item.target.arena)

@@ -128,7 +128,7 @@ class Runner:
         self, window: list[Instruction]
     ) -> tuple[PreparedWindow, list[Array] | None]:
         """The same, with the instructions as they were prepared for it."""
-        growth = merged_chunks(item for item in window if isinstance(item, Chunk))
+        growth = merged(item for item in window if isinstance(item, Chunk))
         self._grow(growth)
         indices = Indices()
         is_inference = torch.is_inference_mode_enabled()
@@ -247,7 +247,7 @@ class Runner:
         self.failed_instance = None if row is None else int(step.instances[row])
 
 
-def merged_chunks(chunks: Iterable[Chunk]) -> tuple[Chunk, ...]:
+def merged(chunks: Iterable[Chunk]) -> tuple[Chunk, ...]:
     """Chunks of one arena that follow each other become one."""
     merged: dict[int, list[Chunk]] = {}
     for chunk in chunks:
