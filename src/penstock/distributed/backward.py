@@ -22,13 +22,12 @@ from penstock.autodiff.reverse import Reversal
 from penstock.autodiff.torch_engine import keeps_graph, without_modes
 from penstock.autodiff.way_back import WayBack
 from penstock.distributed.agreement import agree_on_backward
-from penstock.distributed.exchanges import Exchange
 from penstock.distributed.messages import aligned
-from penstock.distributed.run import PlacedTapedRun
+from penstock.distributed.run import Crossing, PlacedTapedRun
 from penstock.distributed.sums import sum_gradients
-from penstock.distributed.users import ranks_of_capture
+from penstock.distributed.users import ranks_of_captures
 from penstock.errors import RepetitionError, report
-from penstock.plan.schedule import slot_count
+from penstock.plan.schedule import Picks, Span, slot_count
 
 
 def go_backward(
@@ -55,17 +54,15 @@ def go_backward(
             _seed(made, run, reversal, grads)
             reversal.run(run.tape.entries)
             found = CallEnds(made).gradients(reversal)
-            users = [_ranks_of(made, run, place.capture) for place in made.places]
+            everyone = (1 << transport.size) - 1
+            captures = ranks_of_captures(made.executable, everyone)
+            users = [
+                everyone if place.capture is None else captures.get(place.capture, 0)
+                for place in made.places
+            ]
             total = sum_gradients(transport, made.tensors, found, users)
             transport.finish()
     return total
-
-
-def _ranks_of(made: DifferentiableCall, run: PlacedTapedRun, capture: int | None) -> int:
-    """The ranks that want the gradient of a tensor, as bits: all, for an input."""
-    if capture is None:
-        return run.exchanges.everyone
-    return ranks_of_capture(made.executable, run.exchanges, capture)
 
 
 def _seed(
@@ -74,13 +71,11 @@ def _seed(
     reversal: Reversal,
     grads: Sequence[torch.Tensor | None],
 ) -> None:
-    """Put the cotangents of those results that this rank has made into their slots."""
+    """Put the cotangents of results into their slots, on the rank that they came from."""
     for number, slots, grad in made.cotangents(grads):
-        mine = run.exchanges.owner(number, slots) == run.transport.rank
-        if mine.any():
+        if run.is_mine(number):
             rows = grad.reshape(len(slots), *reversal.extents[number][0].shape)
-            chosen = rows if mine.all() else rows[torch.from_numpy(mine).to(rows.device)]
-            reversal.arena(number).accumulate(slots[mine], chosen)
+            reversal.arena(number).accumulate(slots, rows)
 
 
 class PlacedReversal(Reversal):
@@ -91,34 +86,35 @@ class PlacedReversal(Reversal):
     def run(self, entries: Sequence[Any]) -> WayBack | None:
         """Go through a tape from its end; the way is known only as gradients arrive."""
         for entry in reversed(entries):
-            if isinstance(entry, Exchange):
+            if isinstance(entry, Crossing):
                 self._return(entry)
             else:
                 self._run_step(entry, self._reverse(entry))
         self._flush_windows()
         return None
 
-    def _return(self, exchange: Exchange) -> None:
+    def _return(self, crossing: Crossing) -> None:
         """Gradients of rows go back to where the rows came from."""
-        kind = self.extents[exchange.rows.arena][0]
+        rows = crossing.copy.target
+        kind = self.extents[rows.arena][0]
         dtype: torch.dtype = getattr(torch, kind.dtype)
         transport = self.taped.transport
         if not (dtype.is_floating_point or dtype.is_complex):
             return
-        if transport.rank == exchange.target:
-            transport.send(self._taken(exchange), exchange.source, "gradients")
-        elif transport.rank == exchange.source:
-            count = slot_count(exchange.rows)
+        if transport.rank == crossing.target:
+            transport.send(self._taken(rows), crossing.source, "gradients")
+        elif transport.rank == crossing.source:
+            count = slot_count(rows)
             size = aligned(count) + count * int(np.prod(kind.shape)) * dtype.itemsize
             device = torch.device(kind.device)
-            told = transport.receive((size,), torch.uint8, device, exchange.target, "gradients")
-            self._add(exchange, told)
+            told = transport.receive((size,), torch.uint8, device, crossing.target, "gradients")
+            self._add(crossing.copy.source, told)
         else:
             transport.skip()
 
-    def _taken(self, exchange: Exchange) -> torch.Tensor:
+    def _taken(self, target: Span | Picks) -> torch.Tensor:
         """Gradients of rows that were received, each with a mark; they are not there any more."""
-        arena, slots = self.arena(exchange.rows.arena), slots_of(exchange.rows)
+        arena, slots = self.arena(target.arena), slots_of(target)
         present = arena.present[slots]
         marks = np.zeros(aligned(len(slots)), np.uint8)
         marks[: len(slots)] = present
@@ -126,8 +122,8 @@ class PlacedReversal(Reversal):
         arena.clear(slots)
         return torch.cat((torch.from_numpy(marks).to(rows.device), rows))
 
-    def _add(self, exchange: Exchange, told: torch.Tensor) -> None:
-        arena, slots = self.arena(exchange.rows.arena), slots_of(exchange.rows)
+    def _add(self, source: Span | Picks, told: torch.Tensor) -> None:
+        arena, slots = self.arena(source.arena), slots_of(source)
         marks = told[: len(slots)].cpu().numpy().astype(np.bool_)
         if marks.any():
             rows = told[aligned(len(slots)) :].view(arena.values.dtype)

@@ -9,9 +9,10 @@ import torch
 
 from penstock.autodiff.call import DifferentiableCall, find_tensors
 from penstock.autodiff.function import asks_for_gradients, collect_rows, split_outputs
+from penstock.distributed import torch_group
 from penstock.distributed.backward import go_backward
 from penstock.distributed.processes import current_transport
-from penstock.distributed.run import PlacedRun, PlacedTapedRun
+from penstock.distributed.run import PlacedRun, PlacedTapedRun, ranks_of_devices
 from penstock.distributed.transport import Transport
 from penstock.errors import ArgumentError, report
 from penstock.run.engine import Columns, Executable
@@ -24,7 +25,6 @@ Outputs = list[list[torch.Tensor] | torch.Tensor]
 
 def run_placed(
     executable: Executable,
-    places: Sequence[int],
     columns: Columns,
     captures: Sequence[torch.Tensor],
     count: int,
@@ -33,9 +33,9 @@ def run_placed(
     *,
     is_joined: bool = False,
 ) -> Outputs:
-    """The rows of each output, the same on every rank; `places` has the rank of each block."""
+    """The rows of each output, the same on every rank."""
     transport = current_transport()
-    _check_places(places, transport)
+    _check_ranks(executable, transport)
     if asks_for_gradients(columns, captures):
         tensors, where = find_tensors(columns, captures)
         made = DifferentiableCall(
@@ -43,11 +43,11 @@ def run_placed(
         )
         made.is_joined = is_joined
         with user_errors(numbers), executable.recorded(count) as made.recorder:
-            outputs = PlacedCallNode.apply(made, transport, places, *tensors)  # type: ignore[no-untyped-call]
+            outputs = PlacedCallNode.apply(made, transport, *tensors)  # type: ignore[no-untyped-call]
         return collect_rows(made, outputs)
     with torch.no_grad(), user_errors(numbers), executable.recorded(count) as recorder:
         run = PlacedRun(executable, captures, count, numbers, seed, recorder=recorder)
-        run.place(transport, places)
+        run.place(transport)
         run.carry_out(columns)
         found = collect_outputs(run.outcome, run.arena)
     return [column.stacked() if is_joined else column.rows() for column in found]
@@ -61,7 +61,6 @@ class PlacedCallNode(torch.autograd.Function):
         ctx: Any,
         made: DifferentiableCall,
         transport: Transport,
-        places: Sequence[int],
         *tensors: torch.Tensor,
     ) -> Any:
         """Run with a tape."""
@@ -77,7 +76,7 @@ class PlacedCallNode(torch.autograd.Function):
                 recorder=made.recorder,
                 wires=made.wires,
             )
-            run.place(transport, places)
+            run.place(transport)
             run.carry_out(made.columns)
             outputs = split_outputs(run, made)
         run.finish()
@@ -86,11 +85,22 @@ class PlacedCallNode(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         """Reverse the tape, together with all other ranks."""
-        return None, None, None, *go_backward(ctx.made, grads)
+        return None, None, *go_backward(ctx.made, grads)
 
 
-def _check_places(places: Sequence[int], transport: Transport) -> None:
-    highest = max(places, default=0)
+def is_spread(executable: Executable) -> bool:
+    """Whether a program has devices in several processes, and there are several.
+
+    Where no process group was made, all ranks are queues of this process.
+    """
+    placement = executable.placement
+    if placement is None or not any(device.rank for device in placement.devices):
+        return False
+    return torch_group.are_several()
+
+
+def _check_ranks(executable: Executable, transport: Transport) -> None:
+    highest = max(ranks_of_devices(executable))
     if highest >= transport.size:
         raise ArgumentError(
             report(

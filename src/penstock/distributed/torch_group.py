@@ -6,6 +6,7 @@ all messages but those of tensors on devices that have a backend of their own.
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import Any
 
@@ -21,16 +22,23 @@ _NEVER = 1 << 20
 _HOST = torch.device("cpu")
 
 
+def are_several() -> bool:
+    """Whether this process is one of several."""
+    if dist.is_available() and dist.is_initialized():
+        return True
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return False
+    raise ProcessError(
+        report(
+            "this program has places in several processes, but there is no process group.",
+            facts=[("WORLD_SIZE", os.environ["WORLD_SIZE"])],
+            todo="Call `torch.distributed.init_process_group()` before the first call.",
+        )
+    )
+
+
 def default_group() -> dist.ProcessGroup:
     """The group of all processes."""
-    if not dist.is_available() or not dist.is_initialized():
-        raise ProcessError(
-            report(
-                "this program has places in several processes, but there is no process group.",
-                todo="Start it with `torchrun --nproc-per-node 2 ...` and call "
-                "`torch.distributed.init_process_group()` before the first call.",
-            )
-        )
     group = dist.group.WORLD
     assert group is not None
     return group

@@ -7,28 +7,32 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
-from penstock.distributed.exchanges import Exchanges
+from penstock.distributed.run import ranks_of_devices
 from penstock.ir.program import Captured
 from penstock.run.engine import Executable
 
 _KNOWN: WeakKeyDictionary[Executable, dict[int, int]] = WeakKeyDictionary()
 
 
-def ranks_of_capture(executable: Executable, exchanges: Exchanges, capture: int) -> int:
-    """The ranks whose blocks read a captured tensor or what is computed of it, as bits."""
+def ranks_of_captures(executable: Executable, everyone: int) -> dict[int, int]:
+    """For each captured tensor the ranks whose blocks read it or what is computed of it, as bits;
+    `everyone` has a bit for each rank.
+    """
     if executable not in _KNOWN:
-        _KNOWN[executable] = _find_users(executable, exchanges)
-    return _KNOWN[executable].get(capture, 0)
+        _KNOWN[executable] = _find_users(executable, everyone)
+    return _KNOWN[executable]
 
 
-def _find_users(executable: Executable, exchanges: Exchanges) -> dict[int, int]:
+def _find_users(executable: Executable, everyone: int) -> dict[int, int]:
+    assert executable.placement is not None
+    ranks = ranks_of_devices(executable)
     read: dict[int, int] = {}
-    for number, rank in enumerate(exchanges.places):
-        for wire in executable.blocks[number].node.inputs:
-            read[wire.number] = read.get(wire.number, 0) | 1 << rank
+    for block, device in zip(executable.blocks, executable.placement.blocks, strict=True):
+        for wire in block.node.inputs:
+            read[wire.number] = read.get(wire.number, 0) | 1 << ranks[device]
     for entry in executable.graph.inputs:
         if entry.uniform is not None:  # it has slots or steers, on every rank
-            read[entry.uniform.number] = exchanges.everyone
+            read[entry.uniform.number] = everyone
     users: dict[int, int] = {}
     for uniform in executable.graph.uniforms:
         for capture in _captures_of(executable, uniform.wire.number):

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 import penstock as ps
-from penstock.distributed.exchanges import Exchanges
 from penstock.distributed.transport import IN_FLIGHT, broadcast_tree
-from penstock.plan.schedule import Chunk, Read, Span
+from penstock.plan.schedule import Copy, Read
 from tests.unit.distributed.exchange_model import (
     Drain,
     Receive,
@@ -22,31 +21,30 @@ PAIRS = [(a, b) for a in range(3) for b in range(3) if a != b]
 
 
 def exchanges_of(function, columns, size):
-    """The list of (source, target) of a schedule whose blocks are dealt out to ranks in turn."""
-    schedule = function.schedule(*columns)
-    places = [number % size for number in range(len(schedule.blocks))]
-    ranks = Exchanges(places, size)
-    for number in range(len(schedule.arenas)):
-        ranks.install(Span(number, 0, 64))  # inputs; results overwrite it
+    """The list of (source, target) of a schedule on `size` devices, one for each rank."""
     found = []
-    for item in schedule.instructions:
-        if isinstance(item, Chunk):
-            continue
-        turn = ranks.turn(item)
-        found += [(exchange.source, exchange.target) for exchange in turn.exchanges]
+    for item in function.schedule(*columns).instructions:
+        if isinstance(item, Copy) and item.source.arena % size != item.target.arena % size:
+            found.append((item.source.arena % size, item.target.arena % size))
         if isinstance(item, Read):
-            found += broadcast_tree(turn.ranks.bit_length() - 1, size)
+            found += broadcast_tree(item.sources[0].arena % size, size)
     return found
 
 
-@ps.function
-def halving(x, w):
-    """A loop whose predicate is computed: one broadcast for each iteration."""
+def halving_on(size):
+    """A loop on several ranks whose predicate is computed: one broadcast for each iteration."""
 
-    def body(y, n):
-        return ps.cond(n > 0, lambda: torch.tanh(y @ w), lambda: y * 0.4), n + 1
+    @ps.function
+    def halving(x, w):
+        def body(y):
+            for rank in reversed(range(size)):
+                with ps.device(f"rank:{rank}"):
+                    y = torch.tanh(y @ w)
+            return (y,)
 
-    return ps.while_loop(lambda y, n: y.norm() > 0.4, body, (x, 0))[0] @ w
+        return ps.while_loop(lambda y: y.norm() > 0.4, body, (x,))[0] @ w
+
+    return halving
 
 
 COLUMNS = (torch.ones(2, 2) * torch.tensor([[1.0], [0.6]]), ps.shared(torch.eye(2) * 0.7))
@@ -54,8 +52,8 @@ COLUMNS = (torch.ones(2, 2) * torch.tensor([[1.0], [0.6]]), ps.shared(torch.eye(
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_loop_in_the_order_of_its_schedule_never_deadlocks(size):
-    order = exchanges_of(halving, COLUMNS, size)
-    assert len(order) > 4
+    order = exchanges_of(halving_on(size), COLUMNS, size)
+    assert len(order) > 6
     for ranks in (in_order(order, size), with_blocking_sends(in_order(order, size))):
         for room in (1, 2, IN_FLIGHT):
             report = search(ranks, room)
@@ -77,7 +75,8 @@ def test_no_common_order_deadlocks_whatever_it_is(size, length):
 
 
 def test_the_reversed_order_with_ends_exchanged_never_deadlocks():
-    order = [(target, source) for source, target in reversed(exchanges_of(halving, COLUMNS, 2))]
+    forward = exchanges_of(halving_on(2), COLUMNS, 2)
+    order = [(target, source) for source, target in reversed(forward)]
     assert not search(in_order(order, 2), room=IN_FLIGHT).deadlocks
 
 
