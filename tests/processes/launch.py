@@ -13,10 +13,22 @@ ROOT = Path(__file__).parents[2]
 
 def run_processes(script: Path, count: int, folder: Path, limit: float = 120.0) -> list[str]:
     """What each process printed; an error shows the output of the one that failed."""
+    codes, texts = end_processes(start_processes(script, count, folder), folder, limit)
+    for rank, (code, text) in enumerate(zip(codes, texts, strict=True)):
+        assert code == 0, f"process {rank} failed:\n{text}"
+    return texts
+
+
+def start_processes(script: Path, count: int, folder: Path) -> list[subprocess.Popen[bytes]]:
+    """Start all ranks of a job."""
     rendezvous = folder / "rendezvous"
-    started = [
-        _start(script, rank, count, rendezvous, folder / f"{rank}.log") for rank in range(count)
-    ]
+    return [_start(script, rank, count, rendezvous, _log(folder, rank)) for rank in range(count)]
+
+
+def end_processes(
+    started: list[subprocess.Popen[bytes]], folder: Path, limit: float
+) -> tuple[list[int], list[str]]:
+    """How each process ended, and what it printed; none is left behind."""
     end = time.monotonic() + limit
     try:
         codes = [process.wait(max(0.0, end - time.monotonic())) for process in started]
@@ -24,10 +36,12 @@ def run_processes(script: Path, count: int, folder: Path, limit: float = 120.0) 
         for process in started:
             process.kill()
             process.wait()
-    texts = [(folder / f"{rank}.log").read_text(encoding="utf-8") for rank in range(count)]
-    for rank, (code, text) in enumerate(zip(codes, texts, strict=True)):
-        assert code == 0, f"process {rank} failed:\n{text}"
-    return texts
+    ranks = range(len(started))
+    return codes, [_log(folder, rank).read_text(encoding="utf-8") for rank in ranks]
+
+
+def _log(folder: Path, rank: int) -> Path:
+    return folder / f"{rank}.log"
 
 
 def _start(

@@ -78,4 +78,3 @@ class Watch:
             time.sleep(INTERVAL)
             if self._is_waiting.is_set() and self._key.read() is not None:
                 self._break_waits()
-                return

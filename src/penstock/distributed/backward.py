@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.autodiff.call import DifferentiableCall
+from penstock.autodiff.call import DifferentiableCall, chosen
 from penstock.autodiff.ends import CallEnds
 from penstock.autodiff.gradients import slots_of
 from penstock.autodiff.reverse import Reversal
@@ -47,7 +47,7 @@ def go_backward(
     keep = keeps_graph()
     transport, call = run.transport, f"the backward pass of call {run.call}"
     with without_modes(), torch.no_grad(), transport.backward_lock:
-        agree_on_backward(run, bytes(grad is not None for grad in grads))
+        agree_on_backward(run, _with_gradients(made, grads))
         with transport.guarded(call):
             transport.digest.restart(run.digest + b"backward")
             reversal = PlacedReversal(run, keep, checks_nan=False)
@@ -63,6 +63,14 @@ def go_backward(
             total = sum_gradients(transport, made.tensors, found, users)
             transport.finish()
     return total
+
+
+def _with_gradients(made: DifferentiableCall, grads: Sequence[torch.Tensor | None]) -> bytes:
+    """Which outputs of which instances have gradients, whether they came as one tensor or not."""
+    marks = np.zeros((len(made.entry.outputs), made.count), np.bool_)
+    for (output, instance), grad in zip(made.flowing, grads, strict=True):
+        marks[output, chosen(instance)] = grad is not None
+    return marks.tobytes()
 
 
 def _seed(
@@ -128,5 +136,5 @@ class PlacedReversal(Reversal):
         if marks.any():
             rows = told[aligned(len(slots)) :].view(arena.values.dtype)
             rows = rows.view(len(slots), *arena.kind.shape)
-            chosen = rows if marks.all() else rows[torch.from_numpy(marks).to(rows.device)]
-            arena.accumulate(slots[marks], chosen)
+            held = rows if marks.all() else rows[torch.from_numpy(marks).to(rows.device)]
+            arena.accumulate(slots[marks], held)

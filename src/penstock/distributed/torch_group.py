@@ -7,6 +7,7 @@ all messages but those of tensors on devices that have a backend of their own.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -95,12 +96,11 @@ def is_timeout(error: RuntimeError) -> bool:
 def break_waits(group: dist.ProcessGroup) -> None:
     """End all waits of this process on its group with an error, from another thread.
 
-    gloo closes its connections when a wait runs out of time, so one that cannot succeed is begun.
+    gloo closes its connections when a wait runs out of time, so one that cannot succeed is begun;
+    from each rank, since a wait for one that has ended does not run out of time.
     """
     backend: Any = group._get_backend(_HOST)
-    peer = (dist.get_rank(group) + 1) % dist.get_world_size(group)
-    try:
-        work = backend.recv([torch.empty(1, dtype=torch.uint8)], peer, _NEVER)
-        work.wait(timedelta(milliseconds=1))
-    except RuntimeError:
-        pass  # that is what it was begun for
+    for peer in set(range(dist.get_world_size(group))) - {dist.get_rank(group)}:
+        with suppress(RuntimeError):  # that is what it was begun for
+            work = backend.recv([torch.empty(1, dtype=torch.uint8)], peer, _NEVER)
+            work.wait(timedelta(milliseconds=1))
