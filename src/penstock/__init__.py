@@ -14,6 +14,7 @@ from penstock.api.markers import do_not_convert, shared, static
 from penstock.api.profile import profile
 from penstock.api.sequences import foldl, foldr, map_fn, scan
 from penstock.capture.tensor_array import TensorArray
+from penstock.distributed.processes import process_group
 from penstock.errors import PenstockWarning
 
 __version__ = "0.1.0.dev0"
@@ -33,6 +34,7 @@ __all__ = [
     "function",
     "map",
     "map_fn",
+    "process_group",
     "profile",
     "scan",
     "set_eager",

@@ -68,7 +68,7 @@ def test_a_message_beyond_the_limit_is_an_error_that_names_rank_and_operation(fo
     waiting, _ = found["late_message"]
     assert waiting["error"] == "ProcessError"
     assert waiting["text"].startswith("rank 1 did not answer within 2 s.\n")
-    assert "rank 0 was  receiving operand " in waiting["text"]
+    assert "rank 0 was  receiving rows for block chain" in waiting["text"]
     assert "init_process_group(timeout=...)" in waiting["text"]
     assert waiting["seconds"] < SOON
 

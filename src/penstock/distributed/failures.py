@@ -33,7 +33,7 @@ def failed_wait(
     facts = [(f"rank {rank} was", operation)]
     if limit is None:
         what = f"rank {peer} has ended, or cannot be reached."
-        facts.append(("the connection", str(error).splitlines()[0].rpartition("] ")[2]))
+        facts.append(("the connection", _sentence(error)))
         return ProcessError(report(what, facts=facts, todo=_RESTART))
     what = f"rank {peer} did not answer within {limit.total_seconds():g} s."
     facts.append(("the limit", "the timeout of the process group"))
@@ -68,6 +68,12 @@ def disagreement(name: str, values: Mapping[int, int], advice: str) -> Agreement
 
 def _name(header: Header) -> str:
     return header.digest.hex()
+
+
+def _sentence(error: RuntimeError) -> str:
+    """What torch says, without the place in its source and without advice."""
+    text = str(error).splitlines()[0]
+    return text.partition("] ")[2].partition(". ")[0] or text
 
 
 def _operation(number: int) -> str:

@@ -8,7 +8,7 @@ end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ import torch
 from penstock.autodiff.tape import TapedRun
 from penstock.distributed.agreement import agree_on_call
 from penstock.distributed.transport import Transport
-from penstock.plan.exchanges import GIVEN, Exchange
+from penstock.plan.exchanges import GIVEN
 from penstock.plan.limits import current_limits
 from penstock.plan.outcome import InBoxes, OnHost, Where
 from penstock.plan.placed import PlacedPlanner
@@ -81,8 +81,10 @@ class Placing(Run):
         with self.transport.guarded(f"call {self.call}"):
             chunks = (item for item in window if isinstance(item, Chunk))
             self._grow(merged(chunk for chunk in chunks if self.is_mine(chunk.arena)))
-            for item in window:
-                if not isinstance(item, Chunk | Mark | Await):
+            for position, item in enumerate(window):
+                if isinstance(item, Copy) and self._crosses_devices(item):
+                    self._copy_across(item, window[position:])
+                elif not isinstance(item, Chunk | Mark | Await):
                     answer = self._take_turn(item, indices)
         return PreparedWindow((), ()), answer
 
@@ -97,25 +99,30 @@ class Placing(Run):
             else:
                 self.planner.launched.popleft()
             return None
-        if isinstance(item, Copy) and self._device(item.source) != self._device(item.target):
-            self._copy_across(item, self.planner.exchanges.popleft())
-        elif self.is_mine(item.target.arena):  # type: ignore[union-attr]
+        if self.is_mine(item.target.arena):  # type: ignore[union-attr]
             self._step(self._prepare(item, indices))
         return None
 
-    def _copy_across(self, item: Copy, exchange: Exchange) -> None:
+    def _copy_across(self, item: Copy, coming: Sequence[Instruction]) -> None:
         """From one device to another; inputs are on every rank."""
+        exchange = self.planner.exchanges.popleft()
         source, target = self._rank(item.source.arena), self._rank(item.target.arena)
         if exchange.after != GIVEN and source != target:
-            self._cross(Crossing(source, target, item), exchange)
+            self._cross(Crossing(source, target, item), self._purpose(coming))
         elif target == self.transport.rank:
             device = self.arena(item.target.arena).device
             values = self._gather(item.source).to(device)
             self._step(prepare_receipt(self, item, values))
 
-    def _cross(self, crossing: Crossing, exchange: Exchange) -> None:
+    def _purpose(self, coming: Sequence[Instruction]) -> str:
+        """What rows travel for, by the instructions that come next."""
+        reader = next((item for item in coming if isinstance(item, Launch | Read)), None)
+        if isinstance(reader, Launch):
+            return f"rows for block {self.blocks[reader.block].name}"
+        return "rows to be read back" if reader is not None else "rows for what comes next"
+
+    def _cross(self, crossing: Crossing, what: str) -> None:
         source, target, item = crossing
-        what = f"operand {exchange.operand} of instruction {exchange.reader}"
         if source == self.transport.rank:
             self.transport.send(self._gather(item.source), target, what)
         elif target == self.transport.rank:
@@ -155,8 +162,8 @@ class Placing(Run):
 
     # ---- arenas ----------------------------------------------------------------------------------
 
-    def _device(self, rows: Span | Picks) -> int:
-        return rows.arena % len(self.ranks)
+    def _crosses_devices(self, item: Copy) -> bool:
+        return (item.source.arena - item.target.arena) % len(self.ranks) != 0
 
     def _rank(self, arena: int) -> int:
         return self.ranks[arena % len(self.ranks)]
@@ -176,8 +183,8 @@ class PlacedRun(Placing, Run):
 class PlacedTapedRun(Placing, TapedRun):
     """The same, which leaves a tape: crossings are entries of it on every rank."""
 
-    def _cross(self, crossing: Crossing, exchange: Exchange) -> None:
-        super()._cross(crossing, exchange)
+    def _cross(self, crossing: Crossing, what: str) -> None:
+        super()._cross(crossing, what)
         entries: list[Any] = self.tape.entries
         entries.append(crossing)
 
