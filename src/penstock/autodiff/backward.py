@@ -9,6 +9,7 @@ import torch
 
 from penstock.autodiff.anomalies import place_of
 from penstock.autodiff.ends import Ends
+from penstock.autodiff.queued import QueuedReversal, QueuedTapedRun
 from penstock.autodiff.replay import replay_gradients
 from penstock.autodiff.reverse import NanFound, Reversal
 from penstock.autodiff.torch_engine import keeps_graph, looks_for_nan, without_modes
@@ -31,7 +32,8 @@ def go_backward(ends: Ends, grads: Sequence[torch.Tensor | None]) -> Sequence[to
 def _reverse(
     ends: Ends, grads: Sequence[torch.Tensor | None], keep: bool, checks_nan: bool
 ) -> list[torch.Tensor | None]:
-    reversal = Reversal(ends.run, keep, checks_nan)
+    kind = QueuedReversal if isinstance(ends.run, QueuedTapedRun) else Reversal
+    reversal = kind(ends.run, keep, checks_nan)
     with torch.no_grad():
         _seed(ends, reversal, grads)
         known = ends.known_way(grads)

@@ -15,6 +15,7 @@ import torch
 from penstock.autodiff.backward import go_backward
 from penstock.autodiff.call import DifferentiableCall, find_tensors
 from penstock.autodiff.ends import CallEnds
+from penstock.autodiff.queued import QueuedTapedRun
 from penstock.autodiff.tape import TapedRun
 from penstock.run.engine import Columns, Executable
 from penstock.run.faults import Numbers, user_errors
@@ -81,7 +82,8 @@ class CallNode(torch.autograd.Function):
         ctx.made = made
         ctx.set_materialize_grads(False)
         with torch.inference_mode(False), torch.no_grad():
-            run = made.taped = TapedRun(
+            kind = TapedRun if made.executable.placement is None else QueuedTapedRun
+            run = made.taped = kind(
                 made.executable,
                 made.captures,
                 made.count,

@@ -1,7 +1,7 @@
 """Devices: where blocks run. A device is an in-order queue of launches, in one process of several.
 
-A name is `cpu:1` or `cuda:0` (a queue), `rank:1` (a process), or both, as in `rank:1/cuda:0`. What a
-user writes may leave one of the two open; a device that blocks run on has both.
+A name is `cpu:1` or `cuda:0` (a queue), `rank:1` (a process), or both, as in `rank:1/cuda:0`. What
+a user writes may leave one of the two open; a device that blocks run on has both.
 """
 
 from __future__ import annotations

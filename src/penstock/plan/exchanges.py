@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.plan.schedule import Array, Integers, Picks, Span, pick
+from penstock.plan.slots import grown
 
 #: In the place of a device: the values were on the host, so every device has them.
 ON_HOST = -1
@@ -115,20 +116,15 @@ class ArenaHolders:
 
     def _slots(self, source: Span | Picks) -> slice | Integers:
         """Slots as an index of the arrays, which have room for them."""
-        is_span = isinstance(source, Span)
-        if is_span:
-            end = source.start + source.count
-        else:
-            end = int(source.slots.max(initial=-1)) + 1
+        if isinstance(source, Span):
+            self._make_room(source.start + source.count)
+            return slice(source.start, source.start + source.count)
+        self._make_room(int(source.slots.max(initial=-1)) + 1)
+        return source.slots
+
+    def _make_room(self, end: int) -> None:
         if end > len(self.holders):
             room = max(end, 2 * len(self.holders), 1024)
-            self.holders = _grown(self.holders, room)
-            self.owner = _grown(self.owner, room)
-            self.writer = _grown(self.writer, room)
-        return slice(source.start, end) if is_span else source.slots
-
-
-def _grown(array: Integers, room: int) -> Integers:
-    bigger = np.zeros(room, array.dtype)
-    bigger[: len(array)] = array
-    return bigger
+            self.holders = grown(self.holders, room, 0)
+            self.owner = grown(self.owner, room, 0)
+            self.writer = grown(self.writer, room, 0)

@@ -38,11 +38,21 @@ if TYPE_CHECKING:
     import torch
 
 
+class Order(NamedTuple):
+    """The earliest place of an instruction in the schedule, and where it is."""
+
+    #: The number of an instruction that it may follow at once; its own, if it stays where it is.
+    after: int
+    number: int
+
+
 class Item(NamedTuple):
     """A task with its place in the order of its device."""
 
-    #: The instruction that it comes with or after, and how many tasks of the window came before.
+    #: The instruction that it comes with, whether it is no earlier than that, and how many tasks
+    #: were added before.
     number: int
+    is_late: bool
     position: int
     task: Task
 
@@ -52,7 +62,7 @@ class OnQueues(Runner):
 
     planner: PlacedPlanner
     flight: Flight
-    #: Says to the thread of a device which instruction it is at.
+    #: Says to the thread of a device where in the schedule it is, as an `Order`.
     now: threading.local
 
     def carry_out(self, columns: Any) -> None:
@@ -80,7 +90,7 @@ class OnQueues(Runner):
         self._grow(merged(item for item in window if isinstance(item, Chunk)))
         if len(self.planner.spaces):
             self.arena(len(self.planner.spaces) - 1)  # threads must not make arenas
-        batch = _Batch(len(self.flight.devices))
+        batch = Batch(len(self.flight.devices))
         read: tuple[Read, list[Message]] | None = None
         for item in window:
             if isinstance(item, Read):
@@ -91,7 +101,7 @@ class OnQueues(Runner):
         self.flight.put(batch.tasks())
         return PreparedWindow((), ()), None if read is None else self._answer(*read)
 
-    def _put(self, batch: _Batch, item: Instruction) -> None:
+    def _put(self, batch: Batch, item: Instruction) -> None:
         if isinstance(item, Mark):
             self._put_mark(batch, item)
         elif isinstance(item, Await):
@@ -106,7 +116,7 @@ class OnQueues(Runner):
             indices = batch.indices[device]
             self._add(batch, device, lambda: self._step(self._prepare(item, indices)))
 
-    def _put_launch(self, batch: _Batch, item: Launch) -> None:
+    def _put_launch(self, batch: Batch, item: Launch) -> None:
         for operand in item.operands:
             if isinstance(operand, Shared):
                 self.uniform(operand.wire)  # once, and not on several threads
@@ -118,7 +128,7 @@ class OnQueues(Runner):
         step = self._prepare(item, batch.indices[device])
         self._add(batch, device, partial(self._step, step))
 
-    def _put_exchange(self, batch: _Batch, item: Copy) -> None:
+    def _put_exchange(self, batch: Batch, item: Copy) -> None:
         """The rows are sent as soon as they are written, whatever else the source has to do."""
         exchange = self.planner.exchanges.popleft()
         message = Message()
@@ -135,16 +145,16 @@ class OnQueues(Runner):
 
         send = self.flight.sending(self._count, exchange.source, message, find)
         batch.add(exchange.source, exchange.after, send)
-        self._add(batch, exchange.target, receive)
+        self._add(batch, exchange.target, receive, exchange.after)
 
-    def _put_mark(self, batch: _Batch, item: Mark) -> None:
+    def _put_mark(self, batch: Batch, item: Mark) -> None:
         known = self._marks.items()
         self._marks = {n: e for n, e in known if not all(event.is_set() for event in e)}
         events = self._marks[item.number] = [threading.Event() for _ in self.flight.devices]
         for device, event in enumerate(events):
             batch.add(device, self._count, event.set)
 
-    def _put_read(self, batch: _Batch, item: Read) -> list[Message]:
+    def _put_read(self, batch: Batch, item: Read) -> list[Message]:
         """One message for each value, sent by the device that has it."""
         messages = []
         for source in item.sources:
@@ -162,20 +172,23 @@ class OnQueues(Runner):
             self.flight.check()
             return [item.cpu().numpy().copy() for item in values if item is not None]
 
-    def _add(self, batch: _Batch, device: int, work: Callable[[], object]) -> None:
-        number = self._count
+    def _add(
+        self, batch: Batch, device: int, work: Callable[[], object], after: int | None = None
+    ) -> None:
+        """A task that comes with this instruction; it could have come right after another."""
+        order = Order(self._count if after is None else after, self._count)
 
         def numbered() -> None:
-            self.now.number = number
+            self.now.order = order
             work()
 
-        batch.add(device, number, self.flight.task(number, device, numbered))
+        batch.add(device, self._count, self.flight.task(self._count, device, numbered))
 
     def _device(self, slots: Span | Picks) -> int:
         return slots.arena % self.planner.devices
 
 
-class _Batch:
+class Batch:
     """The tasks of a window, by device."""
 
     def __init__(self, devices: int) -> None:
@@ -184,17 +197,16 @@ class _Batch:
         #: Index tensors are brought along by one thread each.
         self.indices = [Indices() for _ in range(devices)]
 
-    def add(self, device: int, number: int, task: Task) -> None:
-        """One more task, which comes with or after an instruction."""
-        self._items[device].append(Item(number, self._position, task))
+    def add(self, device: int, number: int, task: Task, *, is_before: bool = False) -> None:
+        """One more task, which comes with, after or before an instruction."""
+        self._items[device].append(Item(number, not is_before, self._position, task))
         self._position += 1
 
     def tasks(self) -> list[list[Task]]:
         """The tasks of each device in their order."""
-        return [
-            [item.task for item in sorted(items, key=lambda item: item[:2])]
-            for items in self._items
-        ]
+        for items in self._items:
+            items.sort(key=lambda item: item[:3])
+        return [[item.task for item in items] for items in self._items]
 
 
 def _wait_for(events: Iterable[threading.Event]) -> None:

@@ -30,7 +30,9 @@ class DeviceQueue:
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         name = device.name or ""
         #: None on a CPU.
-        self.stream = torch.cuda.Stream(torch.device(name)) if name.startswith("cuda") else None
+        self.stream: torch.cuda.Stream | None = None
+        if name.startswith("cuda"):
+            self.stream = torch.cuda.Stream(torch.device(name))  # type: ignore[no-untyped-call]
         self._thread = threading.Thread(target=self._work, name=f"penstock {device}", daemon=True)
         self._thread.start()
 
