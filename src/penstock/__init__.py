@@ -14,6 +14,7 @@ from penstock.api.markers import do_not_convert, shared, static
 from penstock.api.profile import profile
 from penstock.api.sequences import foldl, foldr, map_fn, scan
 from penstock.capture.tensor_array import TensorArray
+from penstock.distributed.processes import process_group
 from penstock.errors import PenstockWarning
 
 # Written with the names above, as a user would.
@@ -37,6 +38,7 @@ __all__ = [
     "map",
     "map_fn",
     "nn",
+    "process_group",
     "profile",
     "scan",
     "set_eager",

@@ -57,6 +57,13 @@ def run_with_gradients(
     made.is_joined = is_joined
     with user_errors(numbers), executable.recorded(count) as made.recorder:
         outputs = CallNode.apply(made, *tensors)  # type: ignore[no-untyped-call]
+    return collect_rows(made, outputs)
+
+
+def collect_rows(
+    made: DifferentiableCall, outputs: Sequence[torch.Tensor]
+) -> list[list[torch.Tensor] | torch.Tensor]:
+    """The rows of each output, put together from what a call's node gave."""
     found: dict[int, Any] = dict(made.plain)
     for (output, instance), tensor in zip(made.flowing, outputs, strict=True):
         if instance is None:
@@ -86,7 +93,7 @@ class CallNode(torch.autograd.Function):
                 wires=made.wires,
             )
             run.carry_out(made.columns)
-            outputs = _split_outputs(run, made)
+            outputs = split_outputs(run, made)
         run.finish()
         return outputs
 
@@ -96,7 +103,7 @@ class CallNode(torch.autograd.Function):
         return None, *go_backward(CallEnds(ctx.made), grads)
 
 
-def _split_outputs(run: TapedRun, made: DifferentiableCall) -> tuple[torch.Tensor, ...]:
+def split_outputs(run: TapedRun, made: DifferentiableCall) -> tuple[torch.Tensor, ...]:
     """The tensors through which gradients flow; the others are left with the call."""
     columns = collect_outputs(run.outcome, run.arena)
     flowing: list[torch.Tensor] = []
