@@ -10,6 +10,7 @@ from penstock.api.function import Function, function
 from penstock.api.function import map_instances as map
 from penstock.api.fusion import set_fusion
 from penstock.api.markers import do_not_convert, shared, static
+from penstock.api.memory import memory
 from penstock.api.profile import profile
 from penstock.api.sequences import foldl, foldr, map_fn, scan
 from penstock.capture.tensor_array import TensorArray
@@ -31,6 +32,7 @@ __all__ = [
     "function",
     "map",
     "map_fn",
+    "memory",
     "profile",
     "scan",
     "set_eager",

@@ -13,11 +13,13 @@ from typing import Any
 import torch
 
 from penstock.autodiff.backward import go_backward
+from penstock.autodiff.bounded.runs import BoundedRun
 from penstock.autodiff.call import DifferentiableCall, find_tensors
 from penstock.autodiff.ends import CallEnds
 from penstock.autodiff.tape import TapedRun
 from penstock.run.engine import Columns, Executable
 from penstock.run.faults import Numbers, user_errors
+from penstock.run.memory.policy import current_policy
 from penstock.run.outputs import collect_outputs
 from penstock.run.seeds import Seed
 
@@ -74,15 +76,7 @@ class CallNode(torch.autograd.Function):
         ctx.made = made
         ctx.set_materialize_grads(False)
         with torch.inference_mode(False), torch.no_grad():
-            run = made.taped = TapedRun(
-                made.executable,
-                made.captures,
-                made.count,
-                made.numbers,
-                made.seed,
-                recorder=made.recorder,
-                wires=made.wires,
-            )
+            run = made.taped = _new_run(made)
             run.carry_out(made.columns)
             outputs = _split_outputs(run, made)
         run.finish()
@@ -92,6 +86,15 @@ class CallNode(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         """Reverse the tape; replay it where the gradients must be differentiable themselves."""
         return None, *go_backward(CallEnds(ctx.made), grads)
+
+
+def _new_run(made: DifferentiableCall) -> TapedRun:
+    """The run of a call, under the memory policy that holds here."""
+    call = made.executable, made.captures, made.count, made.numbers, made.seed
+    policy = current_policy()
+    if policy is None or policy.kind == "keep":
+        return TapedRun(*call, recorder=made.recorder, wires=made.wires)
+    return BoundedRun(*call, recorder=made.recorder, wires=made.wires, policy=policy)
 
 
 def _split_outputs(run: TapedRun, made: DifferentiableCall) -> tuple[torch.Tensor, ...]:
