@@ -26,6 +26,7 @@ from penstock.autodiff.tape import Entry, Page, Taping
 from penstock.autodiff.way_back import CopyBack, Fetch, Half, Move, WayBack
 from penstock.plan.schedule import Copy, Integers, Pad, Picks, Span, Store, Unpad
 from penstock.run.fused.indices import FindIndex, Indices
+from penstock.run.memory.exhaustion import note_exhausted
 from penstock.run.nans import first_bad_row
 
 
@@ -108,8 +109,13 @@ class Reversal:
             step.run(self)
         elif step:
             assert isinstance(entry, Page)
-            for half in step:
-                self._run_half(entry, half)
+            try:
+                for half in step:
+                    self._run_half(entry, half)
+            except RuntimeError as error:
+                saved = self.taped.saved_bytes()
+                note_exhausted(error, entry.block, entry.rows, saved, ".backward")
+                raise
             entry.release()
 
     def _flush_windows(self) -> None:

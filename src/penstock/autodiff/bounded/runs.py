@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import torch
 
 from penstock.autodiff.bounded.choosing import strategy_for
-from penstock.autodiff.bounded.segments import Segment, lent_ranges
+from penstock.autodiff.bounded.segments import Segment, is_repeatable, lent_ranges
 from penstock.autodiff.tape import Page, Tape, TapedRun, Taping, check_version, version_of
 from penstock.calls.autocast import OFF, autocast_as
 from penstock.plan.schedule import Array, Kind, Shared
 from penstock.run.arenas import Arena
+from penstock.run.memory.exhaustion import is_out_of_memory
 from penstock.run.memory.policy import Policy
 from penstock.run.prepared import Prepared, PreparedLaunch
 from penstock.run.recording import Built
@@ -72,11 +73,26 @@ class Bounded(Taping):
     def _step(self, step: Prepared) -> list[Array] | None:
         self.strategy.before(self, step)
         count, built, began = len(self.tape.entries), Built.seconds, perf_counter()
-        answer = super()._step(step)
+        answer = self._step_or_relieve(step)
         if len(self.tape.entries) > count:
             seconds = perf_counter() - began - (Built.seconds - built)
             self.strategy.after(self, step, self.tape.entries[-1], seconds)
         return answer
+
+    def _step_or_relieve(self, step: Prepared) -> list[Array] | None:
+        """Run a step; where an allocation fails, let saved values leave and try again."""
+        while True:
+            try:
+                return super()._step(step)
+            except Exception as error:
+                if not is_out_of_memory(error) or not is_repeatable(step):
+                    raise
+                if not self.strategy.store.shrink():
+                    raise
+
+    def saved_bytes(self) -> int:
+        """Bytes that are held for a backward pass."""
+        return super().saved_bytes() + self.strategy.store.bytes
 
     def end(self) -> None:
         """No more steps come."""

@@ -181,18 +181,7 @@ class Recomputing(Swapping):
 
     def keep_page(self, run: Bounded, step: Prepared, page: Page, size: int) -> None:
         """The pages of the segment at work stay as they are."""
-        self._make_room_beside()
-
-    def _make_room_beside(self) -> None:
-        """Pages outside of the store share its budget: those of the segment at work, and those that
-        were made again.
-        """
-        segments = {self.segments[-1]: None, self.made_again: None}
-        self.store.beside = sum(
-            segment.bytes
-            for segment in segments
-            if segment is not None and (not segment.is_closed or segment is self.made_again)
-        )
+        self.store.beside = self.segments[-1].bytes
         self.store.make_room()
 
     def is_full(self, segment: Segment) -> bool:
@@ -267,8 +256,17 @@ class Recomputing(Swapping):
         self.leave_segment()
         assert segment.rows is not None
         self.made_again = segment
-        self._make_room_beside()
+        self._make_room_beside(segment)
         run.run_again(segment, self.holdings.fetch(segment.rows))
+
+    def _make_room_beside(self, segment: Segment) -> None:
+        """Pages outside of the store share its budget: those that are made again, and those of the
+        last segment, which was never closed.
+        """
+        last = self.segments[-1]
+        is_there = not last.is_closed and not last.is_consumed
+        self.store.beside = segment.bytes + (last.bytes if is_there else 0)
+        self.store.make_room()
 
     def is_away(self, page: Page) -> bool:
         """Whether the values of a page have yet to come."""

@@ -13,7 +13,7 @@ from penstock.run.memory.policy import in_words
 from penstock.run.memory.store import new_backing
 
 #: Bytes that are copied to measure it, and how often.
-PROBE, ROUNDS = 16 << 20, 3
+PROBE, ROUNDS = 4 << 20, 3
 
 
 class Bandwidth(NamedTuple):

@@ -57,7 +57,7 @@ class SpillFile:
     def _opened(self) -> tuple[_File, ThreadPoolExecutor]:
         if self._file is None or self._worker is None:
             try:
-                self._file = _File()
+                self._file = _new_file()
             except OSError as error:
                 raise _no_room(error, self._extents.end) from error
             self._worker = ThreadPoolExecutor(1, thread_name_prefix="penstock-spill")
@@ -67,12 +67,17 @@ class SpillFile:
 class _File:
     """A file without a name, closed when nobody refers to it any more."""
 
-    def __init__(self) -> None:
-        self.number, name = tempfile.mkstemp(prefix="penstock-")
-        os.unlink(name)
+    def __init__(self, number: int) -> None:
+        self.number = number
 
     def __del__(self) -> None:
         os.close(self.number)
+
+
+def _new_file() -> _File:
+    number, name = tempfile.mkstemp(prefix="penstock-")
+    os.unlink(name)
+    return _File(number)
 
 
 class _Spilled:

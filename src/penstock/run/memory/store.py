@@ -83,6 +83,7 @@ class Store:
 
     def make_room(self, more: int = 0) -> None:
         """Let parcels leave until the budget has room for so many more bytes."""
+        self.peak = max(self.peak, self.bytes + self.beside)
         if self.budget is None:
             return
         room = self.budget - self.beside - more
