@@ -49,7 +49,7 @@ def checkpointed(model: lstm.LSTM, steps: Tensor) -> Tensor:
         return state
 
     state = model.start(steps.shape[1])
-    for part in steps.split(max(1, round(len(steps) ** 0.5))):
+    for part in torch.split(steps, max(1, round(len(steps) ** 0.5))):
         state = checkpoint(segment, *state, part, use_reentrant=False)
     return state[0]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import resource
+import subprocess
+import sys
 import threading
 import time
 
@@ -19,6 +20,24 @@ from penstock.run.runner import Runner
 from tests.gradients.bounded.runs import bounded_runs
 
 pytestmark = pytest.mark.usefixtures("interpreted_loops")
+
+
+LIMITED = """
+import resource
+import torch
+from penstock.errors import SpillError
+from penstock.run.memory.spill_file import SpillFile
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+file = SpillFile()
+away = [file.send([torch.ones(3000, dtype=torch.uint8)]) for _ in range(3)]
+away[0].settle()
+try:
+    away[2].settle()
+except SpillError:
+    raise SystemExit(0)
+raise SystemExit("no error")
+"""
 
 
 @ps.function
@@ -91,21 +110,8 @@ def test_a_full_disk_in_forward_is_an_error(w, monkeypatch):
 
 def test_a_limit_on_the_size_of_files_is_an_error():
     """In a process of its own: the limit holds for all files of a process."""
-    code = os.fork()
-    if code == 0:
-        status = 1
-        try:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-            file = spill_file.SpillFile()
-            away = [file.send([torch.ones(3000, dtype=torch.uint8)]) for _ in range(3)]
-            away[0].settle()
-            try:
-                away[2].settle()
-            except SpillError:
-                status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(code, 0)[1] == 0
+    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_disk_that_fails_in_backward_is_an_error(w, monkeypatch):

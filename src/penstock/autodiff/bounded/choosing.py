@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.autodiff.bounded.segments import Segment
 from penstock.autodiff.bounded.strategies import Recomputing, Swapping
 from penstock.autodiff.tape import Page
-from penstock.run.memory.costs import Bandwidth, bandwidth_of
+from penstock.run.memory.costs import Bandwidth, DeviceTimer, bandwidth_of
 from penstock.run.memory.parcels import Parcel
 from penstock.run.memory.policy import Policy, in_words
 from penstock.run.prepared import Prepared
@@ -62,6 +62,8 @@ class Choosing(Recomputing):
         #: Time to hide copies in, on the way out and on the way back.
         self._out, self._back = Credit(), Credit()
         self._bandwidth: Bandwidth | None = None
+        #: Seconds that a GPU took for each byte saved, in the last segment that it has done.
+        self._rate: float | None = None
 
     # ---- forward ---------------------------------------------------------------------------------
 
@@ -69,6 +71,8 @@ class Choosing(Recomputing):
         """Pages go to the store."""
         if page.saved:
             segment = self.of_page[page]
+            if segment.timer is None and page.saved[0].is_cuda:
+                segment.timer = DeviceTimer(page.saved[0].device)
             for parcel in self.take(run, step, page).parcels:
                 self._segments[parcel] = segment
 
@@ -81,8 +85,11 @@ class Choosing(Recomputing):
         """Put the rows of the last segment into the store."""
         if self.segments:
             segment = self.segments[-1]
-            self._out.earn(segment.seconds)
-            self._back.earn(BACKWARD * segment.seconds)
+            if segment.timer is not None:
+                segment.timer.stop()
+            seconds = self._seconds(segment)
+            self._out.earn(seconds)
+            self._back.earn(BACKWARD * seconds)
             self.ledger.clear()
             segment.is_closed = True
             self._close_rows(run, segment)
@@ -100,12 +107,23 @@ class Choosing(Recomputing):
             self._forget_held(segment)
         return segment.is_recomputed
 
+    def _seconds(self, segment: Segment) -> float:
+        """How long a segment ran; while its device is not done, as long as others of its size."""
+        if segment.timer is not None:
+            known = segment.timer.seconds()
+            if known is not None:
+                segment.seconds, segment.timer = known, None
+                self._rate = known / max(segment.bytes, 1)
+            elif self._rate is not None:
+                return self._rate * segment.bytes
+        return segment.seconds
+
     def _is_cheaper_again(self, segment: Segment, parcel: Parcel) -> bool:
         if self._bandwidth is None:
             self._bandwidth = bandwidth_of(parcel.device)
         out, back = self._bandwidth.seconds(segment.bytes, len(segment.saving))
         exposed = self._out.exposed(out) + self._back.exposed(back)
-        if exposed > segment.seconds:
+        if exposed > self._seconds(segment):
             return True
         self._out.spend(out)
         self._back.spend(back)
@@ -162,7 +180,7 @@ class Choosing(Recomputing):
         left = [*swapped, *again]
         size = sum(each.bytes for each in left)
         copied = sum(self._bandwidth.seconds(size, sum(len(each.saving) for each in left)))
-        seconds = sum(each.seconds for each in left)
+        seconds = sum(self._seconds(each) for each in left)
         return (
             f"{text} A segment of {in_words(size / len(left))} takes "
             f"{1e3 * seconds / len(left):.3g} ms to run again, and {1e3 * copied / len(left):.3g} "

@@ -18,6 +18,7 @@ import torch
 from penstock.autodiff.tape import Entry, Page
 from penstock.plan.schedule import Integers, Picks, Span, pick
 from penstock.run.arenas import Arena
+from penstock.run.memory.costs import DeviceTimer
 from penstock.run.memory.holdings import Holding
 from penstock.run.prepared import (
     Prepared,
@@ -77,8 +78,9 @@ class Segment:
     rows: Holding | None = None
     #: Bytes that its pages save.
     bytes: int = 0
-    #: How long it ran, in seconds.
+    #: How long it ran, in seconds by the host's clock, or by that of a GPU.
     seconds: float = 0.0
+    timer: DeviceTimer | None = None
     #: Those of its pages that save something, and can be made again.
     saving: list[Page] = field(default_factory=list)
     is_closed: bool = False

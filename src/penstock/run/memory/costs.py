@@ -60,6 +60,29 @@ def _round(backing: Backing, device: torch.device, size: int) -> tuple[float, fl
     return sent - began, brought - sent
 
 
+class DeviceTimer:
+    """Times what a GPU does between two moments, without waiting for it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.current_stream(device)
+        self._start, self._end = self._event(), self._event()
+        self._start.record(self._stream)
+
+    def stop(self) -> None:
+        """The second moment."""
+        self._end.record(self._stream)
+
+    def seconds(self) -> float | None:
+        """The seconds between them; None while the device is not done."""
+        if not self._end.query():  # type: ignore[no-untyped-call]
+            return None
+        milliseconds: float = self._start.elapsed_time(self._end)
+        return milliseconds / 1e3
+
+    def _event(self) -> torch.cuda.Event:
+        return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -104,11 +104,8 @@ def policy_scope(policy: Policy) -> Iterator[None]:
         _current.reset(token)
 
 
-@contextmanager
-def default_policy(policy: Policy | None) -> Iterator[None]:
+def default_policy(policy: Policy | None) -> AbstractContextManager[None]:
     """Calls made inside follow this policy, unless a scope around says something else."""
     if policy is None or _current.get() is not None:
-        yield
-        return
-    with policy_scope(policy):
-        yield
+        return nullcontext()
+    return policy_scope(policy)
