@@ -79,7 +79,7 @@ class Slab:
     def _grow(self, size: int) -> Region:
         count = max(PIECE, rounded(size))
         try:
-            piece = torch.empty(count, dtype=torch.uint8, pin_memory=True)
+            piece = _pinned(count)
         except RuntimeError as error:
             raise _no_room(error, count, sum(map(len, self.pieces))) from error
         self.pieces.append(piece)
@@ -88,6 +88,10 @@ class Slab:
         found = self._find(size)
         assert found is not None
         return found
+
+
+def _pinned(count: int) -> torch.Tensor:
+    return torch.empty(count, dtype=torch.uint8, pin_memory=True)
 
 
 _slab = Slab()
@@ -116,7 +120,7 @@ class PinnedMemory:
                 self.outward.wait_event(event)
         with torch.cuda.stream(self.outward):
             for part, (region, _) in zip(parts, taken, strict=True):
-                region.values[: len(part)].copy_(part, non_blocking=True)
+                _copy(part, region.values[: len(part)])
         regions = [region for region, _ in taken]
         sizes = [len(part) for part in parts]
         return _Out(self, regions, sizes, self.outward.record_event(), list(parts))
@@ -143,12 +147,12 @@ class _Out:
     def bring(self) -> Arriving:
         """Start to copy the bytes back."""
         device, inward = self.memory.device, self.memory.inward
-        parts = [torch.empty(size, dtype=torch.uint8, device=device) for size in self.sizes]
+        parts = [_new(size, device) for size in self.sizes]
         inward.wait_event(torch.cuda.current_stream(device).record_event())
         inward.wait_event(self.last)
         with torch.cuda.stream(inward):
             for part, region in zip(parts, self.regions, strict=True):
-                part.copy_(region.values[: len(part)], non_blocking=True)
+                _copy(region.values[: len(part)], part)
         self.last = inward.record_event()
         return _In(device, parts, self.last)
 
@@ -183,6 +187,16 @@ class _In:
     def __del__(self) -> None:
         if self.parts:  # nobody has waited for the copy: the memory must not be used again before
             self.done.synchronize()
+
+
+def _new(size: int, device: torch.device) -> torch.Tensor:
+    """Memory that launches which were asked for earlier may still use."""
+    return torch.empty(size, dtype=torch.uint8, device=device)
+
+
+def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
+    """Copy bytes on the current stream, without waiting."""
+    target.copy_(source, non_blocking=True)
 
 
 def _no_room(error: RuntimeError, wanted: int, held: int) -> SpillError:
