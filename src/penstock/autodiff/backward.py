@@ -9,6 +9,7 @@ import torch
 
 from penstock.autodiff.anomalies import place_of
 from penstock.autodiff.bounded.reversal import rest, reversal_of
+from penstock.autodiff.captured_ways import replay_way
 from penstock.autodiff.ends import Ends
 from penstock.autodiff.replay import replay_gradients
 from penstock.autodiff.reverse import NanFound, Reversal
@@ -37,8 +38,12 @@ def _reverse(
 ) -> list[torch.Tensor | None]:
     reversal = reversal_of(ends.run, keep, checks_nan)
     with torch.no_grad():
-        _seed(ends, reversal, grads)
         known = ends.known_way(grads)
+        if known is not None and not keep and not checks_nan:
+            replayed = replay_way(ends, known, lambda own: seed(ends, own, grads))
+            if replayed is not None:
+                return ends.gradients(replayed)
+        seed(ends, reversal, grads)
         try:
             if known is not None:
                 reversal.run_again(ends.entries, known)
@@ -51,7 +56,7 @@ def _reverse(
         return ends.gradients(reversal)
 
 
-def _seed(ends: Ends, reversal: Reversal, grads: Sequence[torch.Tensor | None]) -> None:
+def seed(ends: Ends, reversal: Reversal, grads: Sequence[torch.Tensor | None]) -> None:
     """Put the cotangents of the outputs into the slots of the results."""
     by_arena: dict[int, list[tuple[Integers, torch.Tensor]]] = {}
     for number, slots, grad in ends.cotangents(grads):

@@ -169,6 +169,13 @@ def slot_count(source: Span | Picks) -> int:
     return source.count if isinstance(source, Span) else len(source.slots)
 
 
+def slots_of(source: Span | Picks) -> Integers:
+    """The slots of an operand or a target, one by one."""
+    if isinstance(source, Span):
+        return np.arange(source.start, source.start + source.count)
+    return source.slots
+
+
 def _pieces(item: object) -> Iterator[bytes]:
     if isinstance(item, np.ndarray):
         yield str(item.dtype).encode()

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from penstock.plan.schedule import Integers, Kind, Picks, Span, slot_count
+from penstock.run.capturing import refuse_while_capturing
 
 
 class Arena:
@@ -56,12 +57,15 @@ class Arena:
 
     def index(self, slots: Integers) -> torch.Tensor:
         """Slots as an index tensor on the arena's device."""
+        refuse_while_capturing()
         return torch.from_numpy(slots).to(self.device, non_blocking=True)
 
     def chunk_of(self, source: Span | Picks) -> int | None:
         """The position of the chunk that has all these slots; None where there is none."""
         if not slot_count(source):
             return None
+        if len(self.starts) == 1:
+            return 0
         if isinstance(source, Span):
             lowest, highest = source.start, source.start + source.count - 1
         else:

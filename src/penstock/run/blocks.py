@@ -24,7 +24,7 @@ from penstock.ir.types import TensorType
 from penstock.plan.schedule import Launch
 from penstock.run.batched import BatchedBlock, BlockInput, build_batched
 from penstock.run.batched.emit import BatchFunction
-from penstock.run.batched.functorch_adapter import TRACING
+from penstock.run.batched.functorch_adapter import TRACING, quiet_fakes
 from penstock.run.fused.heat import Heat
 from penstock.run.native.plain import PlainRows
 
@@ -245,7 +245,7 @@ class RunnableBlock:
 
     def _infer_shapes(self, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         fixed = self._fixed(sizes)
-        with TRACING, FakeTensorMode(), torch.no_grad():
+        with TRACING, quiet_fakes(), FakeTensorMode(), torch.no_grad():
             arguments: list[torch.Tensor | int] = []
             for position, spec in enumerate(self._inputs_at(sizes)):
                 if spec.kind == "size":

@@ -38,7 +38,7 @@ MOST_WAYS = 2
 OBJECT_BYTES = 1000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class KeptPlan:
     """A plan that was run, ready to be run again."""
 

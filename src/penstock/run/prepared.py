@@ -61,8 +61,8 @@ class PreparedLaunch:
     puts: tuple[Put, ...] | None = None
     #: The batched form, found when the launch is first run: sizes are part of the plan.
     function: BatchFunction | None = None
-    #: What `penstock.autodiff` has found out about the launch, likewise.
-    training: Any = None
+    #: What `penstock.autodiff` has found out about the launch, likewise, by what is asked of it.
+    training: dict[Hashable, Any] = field(default_factory=dict)
     #: The launch as it may be run compiled, by what it is run for; None where it cannot be.
     fused: dict[Hashable, FusedLaunch | None] = field(default_factory=dict)
 

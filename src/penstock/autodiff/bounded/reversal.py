@@ -21,11 +21,12 @@ class BoundedReversal(Reversal):
         self.taped.strategy.expect(pages[::-1])
         return super().run(entries)
 
-    def _go(self, entries: Sequence[Entry], way: WayBack) -> None:
+    def go(self, entries: Sequence[Entry], way: WayBack) -> None:
+        """Take all steps of a way."""
         steps = zip(reversed(entries), way.steps, strict=True)
         wanted = [entry for entry, step in steps if isinstance(step, tuple) and step]
         self.taped.strategy.expect(wanted)  # type: ignore[arg-type]
-        super()._go(entries, way)
+        super().go(entries, way)
 
     def _run_step(self, entry: Entry, step: tuple[Half, ...] | Move) -> None:
         if not isinstance(step, tuple) or not step:

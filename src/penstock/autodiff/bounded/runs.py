@@ -154,6 +154,9 @@ def _give(made: object, page: Page | None) -> None:
 class BoundedRun(Bounded, TapedRun):
     """A run of a program that follows a memory policy."""
 
+    #: A graph would hold all that it saves.
+    may_be_captured = False
+
     def finish(self) -> None:
         """Let go of what backward does not need."""
         self.end()

@@ -90,12 +90,7 @@ class Segment:
     @property
     def is_consumed(self) -> bool:
         """Whether no page will be needed again."""
-        return all(map(is_consumed, self.saving))
-
-
-def is_consumed(page: Page) -> bool:
-    """Whether no row of a page will be needed again."""
-    return page.consumed is not None and bool(page.consumed.all())
+        return all(page.is_used_up for page in self.saving)
 
 
 def is_repeatable(step: Prepared) -> bool:

@@ -16,7 +16,6 @@ from penstock.autodiff.bounded.segments import (
     Rows,
     Segment,
     SegmentStep,
-    is_consumed,
     lent_ranges,
 )
 from penstock.autodiff.tape import Entry, Page, version_of
@@ -114,7 +113,7 @@ class Swapping:
         if holding is None:
             return
         page.saved = []
-        if is_consumed(page):
+        if page.is_used_up:
             del self.pages[page]
             self.holdings.drop(holding)
         else:
@@ -122,7 +121,7 @@ class Swapping:
 
     def rest(self) -> None:
         """A backward pass is over, or has failed."""
-        for page in [page for page in self.pages if is_consumed(page)]:
+        for page in [page for page in self.pages if page.is_used_up]:
             page.saved = []
             self.holdings.drop(self.pages.pop(page))
         self.store.rest()

@@ -108,12 +108,13 @@ class PinnedMemory:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.slab = _slab
         self.outward, self.inward = copy_streams(device)
 
     def send(self, parts: Sequence[torch.Tensor]) -> Away:
         """Start to copy bytes to the host."""
         launches = torch.cuda.current_stream(self.device)
-        taken = [_slab.take(len(part)) for part in parts]
+        taken = [self.slab.take(len(part)) for part in parts]
         self.outward.wait_event(launches.record_event())
         for _, waits in taken:
             for event in waits:
@@ -160,7 +161,7 @@ class _Out:
         """The pinned bytes may be written again, once they are copied."""
         self.settle()
         for region in self.regions:
-            _slab.give_back(region, self.last)
+            self.memory.slab.give_back(region, self.last)
         self.regions = []
 
     def __del__(self) -> None:

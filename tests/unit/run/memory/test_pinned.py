@@ -1,5 +1,5 @@
-"""Copies to pinned memory are ordered by events alone: on simulated streams that run as late, and in
-any order, as events allow, every byte comes back.
+"""Copies to pinned memory are ordered by events alone: on simulated streams, which run in any order
+that events allow, every byte comes back.
 """
 
 from __future__ import annotations
