@@ -11,6 +11,7 @@ from penstock.api.function import Function, function
 from penstock.api.function import map_instances as map
 from penstock.api.fusion import set_fusion
 from penstock.api.markers import do_not_convert, shared, static
+from penstock.api.memory import memory
 from penstock.api.profile import profile
 from penstock.api.sequences import foldl, foldr, map_fn, scan
 from penstock.capture.tensor_array import TensorArray
@@ -37,6 +38,7 @@ __all__ = [
     "function",
     "map",
     "map_fn",
+    "memory",
     "nn",
     "process_group",
     "profile",

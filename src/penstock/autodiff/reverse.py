@@ -36,6 +36,7 @@ from penstock.plan.schedule import (
     slots_of,
 )
 from penstock.run.fused.indices import FindIndex, Indices
+from penstock.run.memory.exhaustion import note_exhausted
 from penstock.run.nans import first_bad_row
 
 
@@ -119,8 +120,13 @@ class Reversal:
             step.run(self)
         elif step:
             assert isinstance(entry, Page)
-            for half in step:
-                self._run_half(entry, half)
+            try:
+                for half in step:
+                    self._run_half(entry, half)
+            except RuntimeError as error:
+                saved = self.taped.saved_bytes()
+                note_exhausted(error, entry.block, entry.rows, saved, ".backward")
+                raise
             entry.release()
 
     def _flush_windows(self) -> None:

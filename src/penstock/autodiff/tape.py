@@ -183,6 +183,12 @@ class Taping(Runner):
             check_version(values, self.versions[number])
         return values
 
+    def saved_bytes(self) -> int:
+        """Bytes that pages hold, each piece of memory once."""
+        pages = (entry for entry in self.tape.entries if isinstance(entry, Page))
+        storages = (values.untyped_storage() for page in pages for values in page.saved)
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
     def _launch(self, step: PreparedLaunch) -> None:
         operands, results = self.flows(step.launch.block)
         if operands and results:

@@ -27,6 +27,8 @@ class Arena:
         self.chunks: list[torch.Tensor] = []
         #: Where the memory of chunks begins whose slots are used again.
         self.recycled: set[int] = set()
+        #: Whether it holds one tensor at a time, taken over as it was made.
+        self.is_held = False
 
     def install(self, start: int, values: torch.Tensor) -> None:
         """Take over a tensor as the chunk that starts at this slot."""
@@ -35,7 +37,7 @@ class Arena:
 
     def hold(self, values: torch.Tensor) -> None:
         """Hold these values, and no others."""
-        self.starts, self.chunks = [0], [values]
+        self.starts, self.chunks, self.is_held = [0], [values], True
 
     def cut(self, count: int) -> None:
         """Keep only the first `count` chunks."""

@@ -179,6 +179,8 @@ class Run(Runner):
 
     #: What the plan leaves behind, once it has run.
     outcome: Outcome
+    #: Whether its launches may become a CUDA graph.
+    may_be_captured = True
 
     def __init__(
         self,
@@ -257,7 +259,7 @@ class Run(Runner):
         """Run the plan of an earlier call on the data of this one."""
         self.planner, self.outcome = plan, plan.outcome
         self.kept = plan
-        if self.executable.graphs.run(self, plan, columns):
+        if self.may_be_captured and self.executable.graphs.run(self, plan, columns):
             return
         install_inputs(self, columns, plan.outcome.adopted)
         for window in plan.windows:

@@ -32,6 +32,7 @@ from penstock.run.arenas import Arena
 from penstock.run.blocks import RunnableBlock
 from penstock.run.faults import Numbers, note_launch
 from penstock.run.fused.indices import Indices
+from penstock.run.memory.exhaustion import note_exhausted
 from penstock.run.nans import check_launch
 from penstock.run.prepared import (
     Prepared,
@@ -135,16 +136,29 @@ class Runner:
         with torch.inference_mode(False) if is_inference else nullcontext():
             # What is prepared may serve runs that are differentiated.
             steps = [self._prepare(item, indices) for item in window if type(item) is not Chunk]
-        answer = None
-        for step in steps:
-            answer = self._step(step)
-        return PreparedWindow(growth, tuple(steps)), answer
+        return PreparedWindow(growth, tuple(steps)), self._run_steps(steps)
 
     def _carry_out_again(self, window: PreparedWindow) -> None:
         """Carry out instructions that another run has prepared."""
         self._grow(window.growth)
-        for step in window.steps:
-            self._step(step)
+        self._run_steps(window.steps)
+
+    def _run_steps(self, steps: Sequence[Prepared]) -> list[Array] | None:
+        """What the last step has read, if it reads."""
+        answer = step = None
+        try:
+            for step in steps:
+                answer = self._step(step)
+        except Exception as error:
+            launched = step if isinstance(step, PreparedLaunch) else None
+            block, rows = (launched.block, launched.launch.rows) if launched else (None, 0)
+            note_exhausted(error, block, rows, self.saved_bytes())
+            raise
+        return answer
+
+    def saved_bytes(self) -> int:
+        """Bytes that are held for a backward pass."""
+        return 0
 
     def _grow(self, chunks: Iterable[Chunk]) -> None:
         for chunk in chunks:
