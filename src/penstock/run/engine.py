@@ -264,6 +264,7 @@ class Run(Runner):
         install_inputs(self, columns, plan.outcome.adopted)
         for window in plan.windows:
             self._carry_out_again(window)
+        plan.mirrors.update(self.mirrors)
 
     def _plan_and_run(self, inputs: CallInputs, limits: Limits, columns: Columns) -> None:
         executable = self.executable
