@@ -73,7 +73,7 @@ def _updated(state: State, stored: Tensor, t: Tensor, chance: Tensor) -> Tensor:
     flat = state.values.flatten(-2)
     where = (place * ACTIONS + action).long()
     moved = flat.scatter_add(-1, where, (aim - flat.gather(-1, where)) * RATE)
-    return moved.unflatten(-1, (PLACES, ACTIONS))
+    return moved.reshape(state.values.shape)
 
 
 @ps.function
