@@ -2,7 +2,7 @@
 
 A plan is shipped as bytes: its arrays one after the other, in 32 bits where they fit, and the rest
 pickled. Who receives it runs it only where its own program and control inputs have the digests that
-the plan was made for; otherwise it plans as ever.
+the plan was made for, and its blocks the same padded forms; otherwise it plans as ever.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.plan.limits import current_limits
 from penstock.plan.machine import Steps
 from penstock.plan.outcome import Extent, Outcome
 from penstock.plan.planners import new_planner
-from penstock.plan.schedule import Instruction, Integers
+from penstock.plan.schedule import Instruction, Integers, Launch
 from penstock.run.inputs import read_inputs
 from penstock.run.kept_plans import WINDOW
 
@@ -56,6 +56,9 @@ class _Contents(NamedTuple):
     #: The instances of each launch's rows.
     launched: list[Integers]
     outcome: Outcome
+    #: For each block that is launched padded, which of its sizes are tied: its form was made for
+    #: the rows that came first where it was planned.
+    ties: dict[int, dict[str, tuple[str, int]]]
 
 
 # ---- making --------------------------------------------------------------------------------------
@@ -78,8 +81,17 @@ def plan_ahead(run: Run, columns: Any) -> ShippedPlan | None:
         instructions.append(item)
         if len(instructions) > MOST_INSTRUCTIONS:
             return None
-    contents = _Contents(instructions, list(planner.launched), planner.outcome(adopted))
+    ties = _ties(executable, instructions)
+    contents = _Contents(instructions, list(planner.launched), planner.outcome(adopted), ties)
     return _pack((signature(executable), inputs.digest(limits, WINDOW)), contents)
+
+
+def _ties(
+    executable: Executable, instructions: Sequence[Instruction]
+) -> dict[int, dict[str, tuple[str, int]]]:
+    launched = {item.block for item in instructions if isinstance(item, Launch)}
+    padded = executable.padded.items()
+    return {number: dict(block.ties) for number, block in padded if block.number in launched}
 
 
 _signatures: WeakKeyDictionary[Any, bytes] = WeakKeyDictionary()
@@ -188,5 +200,7 @@ def find_shipped(executable: Executable, key: bytes) -> ShippedPlanner | None:
     plan = plans.get((signature(executable), key)) if plans else None
     if plan is None:
         return None
-    contents = _Unpacker(plan).load()
+    contents: _Contents = _Unpacker(plan).load()
+    if not all(executable.padded[number].takes(ties) for number, ties in contents.ties.items()):
+        return None
     return ShippedPlanner(contents, deque(contents.launched))

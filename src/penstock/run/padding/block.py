@@ -60,6 +60,16 @@ class PaddedBlock(RunnableBlock):
             self._result_lengths,
         )
 
+    @property
+    def ties(self) -> Ties:
+        """The sizes that are tied in the padded form."""
+        return self._function.ties
+
+    def takes(self, ties: Ties) -> bool:
+        """Whether the padded form has these ties; if there is none yet, it is made so."""
+        self._try(ties)
+        return self._made is not None and self._made.ties == ties
+
     def _try(self, ties: Ties) -> None:
         """Make the padded function, unless it has been tried in vain."""
         key = tuple(ties.items())
