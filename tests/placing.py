@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -26,10 +26,14 @@ from penstock.ir.program import (
 from penstock.passes import pipeline
 from penstock.run.flight import Flight
 
+#: Two queues of one process, and one queue of each of two processes.
+TWO_QUEUES = (Device(0, "cpu:0"), Device(0, "cpu:1"))
+TWO_RANKS = (Device(0, "cpu:0"), Device(1, "cpu:0"))
+
 
 @contextmanager
-def placed_in_turn(devices: int = 2) -> Iterator[None]:
-    """Programs that are first called inside have their torch calls on CPU devices in turn."""
+def placed_in_turn(devices: Sequence[Device] = TWO_QUEUES) -> Iterator[None]:
+    """Programs that are first called inside have their torch calls on devices in turn."""
     place = pipeline.place_nodes
 
     def place_in_turn(program: Program) -> Program:
@@ -61,8 +65,8 @@ def slow_device(number: int, seconds: float = 2e-4) -> Iterator[None]:
         yield
 
 
-def _in_turn(program: Program, devices: int) -> Program:
-    names = itertools.cycle([Device(0, f"cpu:{number}") for number in range(devices)])
+def _in_turn(program: Program, devices: Sequence[Device]) -> Program:
+    names = itertools.cycle(devices)
     functions = tuple(
         Function(function.name, _body(function.body, names), function.source)
         for function in program.functions

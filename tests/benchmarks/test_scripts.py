@@ -28,6 +28,8 @@ TINY = {
     "pipeline_lstm": "--layers 2 --hidden 3 --batch 2 --length 3",
     "gradient_overhead": "--batch 4 --hidden 4",
     "memory": "--lengths 20 --batch 3 --hidden 4 --indexed-lengths 3 6 --width 2",
+    "swap_lstm": "--lengths 3 6 --batch 2 --hidden 3 --inputs 2 --budget 200B",
+    "swap_tree": "--leaves 6 --trees 3 --hidden 4 --vocabulary 9",
     "long_loop": "--iterations 40 --timed-iterations 5 --instances 3 --width 2",
     "native_loops": "--instances 5 --iterations 20",
     "tracing": "--programs newton gru_outputs --calls 3",
@@ -45,6 +47,8 @@ CANDIDATES = {
     "granularity": "op",
     "eager_map": "ps.map, auto",
     "lstm": "penstock, while",
+    "swap_lstm": "penstock, swap",
+    "swap_tree": "penstock, swap",
     "lstm_gpu": "penstock, scan, mapped",
     "counted_loop": "penstock, for range",
 }

@@ -36,6 +36,7 @@ from penstock.plan.schedule import (
     slots_of,
 )
 from penstock.run.fused.indices import FindIndex, Indices
+from penstock.run.memory.exhaustion import note_exhausted
 from penstock.run.nans import first_bad_row
 
 
@@ -119,8 +120,13 @@ class Reversal:
             step.run(self)
         elif step:
             assert isinstance(entry, Page)
-            for half in step:
-                self._run_half(entry, half)
+            try:
+                for half in step:
+                    self._run_half(entry, half)
+            except RuntimeError as error:
+                saved = self.taped.saved_bytes()
+                note_exhausted(error, entry.block, entry.rows, saved, ".backward")
+                raise
             entry.release()
 
     def _flush_windows(self) -> None:
@@ -191,7 +197,7 @@ class Reversal:
             yield lambda reversal: reversal.arena(number).values.index_fill_(0, find(), 0)
 
     def _bind(self, page: Page, half: Half) -> None:
-        if not half.is_bound and page.block.is_hot("backward"):
+        if not half.is_bound and not page.is_used_up and page.block.is_hot("backward"):
             half.fused, half.is_bound = bind_half(self, page, half), True
 
     def _rows_held(self, target: Span | Picks, rows: int) -> npt.NDArray[np.bool_] | None:

@@ -181,6 +181,8 @@ class Run(Runner):
     outcome: Outcome
     #: Instructions that are planned and then carried out together, at most.
     window = WINDOW
+    #: Whether its launches may become a CUDA graph.
+    may_be_captured = True
 
     def __init__(
         self,
@@ -259,11 +261,12 @@ class Run(Runner):
         """Run the plan of an earlier call on the data of this one."""
         self.planner, self.outcome = plan, plan.outcome
         self.kept = plan
-        if self.executable.graphs.run(self, plan, columns):
+        if self.may_be_captured and self.executable.graphs.run(self, plan, columns):
             return
         install_inputs(self, columns, plan.outcome.adopted)
         for window in plan.windows:
             self._carry_out_again(window)
+        plan.mirrors.update(self.mirrors)
 
     def _plan_and_run(self, inputs: CallInputs, limits: Limits, columns: Columns) -> None:
         executable = self.executable

@@ -81,6 +81,12 @@ def profiling(*, check_nan: bool = False) -> Iterator[Profile]:
         _profiles.reset(token)
 
 
+class Built:
+    """What has been spent on building by the whole process."""
+
+    seconds = 0.0
+
+
 def count_trace(*, is_hit: bool) -> None:
     """A program was looked up: found, or traced."""
     for profile in _profiles.get():
@@ -96,6 +102,7 @@ def building() -> Iterator[None]:
     try:
         yield
     finally:
+        Built.seconds += perf_counter() - began
         if watch is not None:
             watch.exclude(perf_counter() - began)
 
