@@ -39,7 +39,9 @@ def by_hand(layers: Sequence[LSTM], rows: Tensor) -> Tensor:
     return states[-1][0]
 
 
-def forwards(layers: Sequence[LSTM], rows: Tensor, options: argparse.Namespace) -> dict[str, Forward]:
+def forwards(
+    layers: Sequence[LSTM], rows: Tensor, options: argparse.Namespace
+) -> dict[str, Forward]:
     """Every way to the last states."""
     open_: list[str | None] = [None] * len(layers)
     programs = {REFERENCE: stacked_lstm(layers, open_)}
