@@ -12,7 +12,7 @@ import penstock as ps
 from penstock.run.fused import form, launch_code
 
 
-def as_it_is(function, examples: Sequence[torch.Tensor], free):  # type: ignore[no-untyped-def]
+def as_it_is(function, examples: Sequence[torch.Tensor], free, slots):  # type: ignore[no-untyped-def]
     """A compiler that gives back what it is given."""
     return lambda tensors: function(*tensors)
 

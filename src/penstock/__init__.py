@@ -11,11 +11,15 @@ from penstock.api.function import Function, function
 from penstock.api.function import map_instances as map
 from penstock.api.fusion import set_fusion
 from penstock.api.markers import do_not_convert, shared, static
+from penstock.api.memory import memory
 from penstock.api.profile import profile
 from penstock.api.sequences import foldl, foldr, map_fn, scan
 from penstock.capture.tensor_array import TensorArray
 from penstock.distributed.processes import process_group
 from penstock.errors import PenstockWarning
+
+# Written with the names above, as a user would.
+from penstock import nn  # isort: skip
 
 __version__ = "0.1.0.dev0"
 
@@ -34,6 +38,8 @@ __all__ = [
     "function",
     "map",
     "map_fn",
+    "memory",
+    "nn",
     "process_group",
     "profile",
     "scan",

@@ -98,6 +98,10 @@ class NanError(PenstockError, ArithmeticError, RuntimeError):
     """
 
 
+class SpillError(PenstockError, OSError):
+    """Saved values could not be written to disk or to pinned memory, or not be read back."""
+
+
 class TreeError(PenstockError, ValueError):
     """Arrays, nested tuples or brackets that do not describe exactly one tree."""
 

@@ -75,6 +75,18 @@ def run_map_partitioned(case: Case) -> list[Any]:
         return run_map(case)
 
 
+def run_swapped(case: Case) -> list[Any]:
+    """All instances at once; hardly anything that backward needs may stay in memory."""
+    with ps.memory("swap", budget=600):
+        return run_map(case)
+
+
+def run_recomputed(case: Case) -> list[Any]:
+    """All instances at once; what backward needs is computed again, a few launches at a time."""
+    with ps.memory("recompute", budget=600):
+        return run_map(case)
+
+
 def run_converted(case: Case) -> list[Any]:
     """The plain program with its control flow converted, one instance at a time."""
     return [case.converted(*instance) for instance in case.instances]
@@ -119,6 +131,8 @@ WAYS: dict[str, Way] = {
     "map_native": run_map_native,
     "map_collated": run_map_collated,
     "map_partitioned": run_map_partitioned,
+    "swapped": run_swapped,
+    "recomputed": run_recomputed,
     "converted_eager": run_converted_eager,
     "converted": run_converted,
     "converted_map": run_converted_map,

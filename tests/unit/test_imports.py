@@ -19,6 +19,8 @@ PACKAGE = Path(__file__).parents[2] / "src" / "penstock"
 LAYERS = [
     "cli",
     "bench",
+    "doctor",
+    "stats",
     "demo",
     "nn",
     "testing",
@@ -47,7 +49,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 WITHOUT_TORCH = {"conversion", "plan", "ir", "passes", "profiling", "faults", "errors"}
 
 #: Parts written as a user would write them: they may import `penstock` as a whole.
-USERS = {"cli", "demo", "nn", "testing"}
+USERS = {"cli", "demo", "doctor", "nn", "testing"}
 
 
 def part_of(module: str) -> str:

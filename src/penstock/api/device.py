@@ -20,7 +20,8 @@ class device:
     """Run the torch calls made inside on a device.
 
     It equals the same code without it: only where the work is done changes. In plain Python, and
-    under `set_eager`, queues and ranks mean nothing, and `"cuda:0"` moves what the calls take.
+    under `set_eager`, ranks and numbers of CPU queues mean nothing; what the calls take is moved to
+    the memory of the device.
 
     Arguments:
         name: `"cpu:1"` or `"cuda:0"`, a queue with launches of its own; `"rank:1"`, a process;
@@ -50,8 +51,8 @@ class device:
         state.device = here = self._device.inside(around)
         stack = ExitStack()
         stack.callback(setattr, state, "device", around)
-        if here.name is not None and not here.name.startswith("cpu"):
-            memory = torch.device(here.name)
+        if here.name is not None and (here.kind != "cpu" or torch.cuda.is_available()):
+            memory = torch.device("cpu" if here.kind == "cpu" else here.name)
             stack.enter_context(memory)
             stack.enter_context(_Moving(memory))
         self._entered.append(stack)
@@ -109,5 +110,6 @@ class _Moving(TorchFunctionMode):
 
     def _moved(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor) and leaf.dim() and leaf.device != self._memory:
-            return leaf.to(self._memory)
+            # what comes to the host is read there at once, by whoever does not ask for the stream
+            return leaf.to(self._memory, non_blocking=self._memory.type != "cpu")
         return leaf

@@ -13,12 +13,14 @@ from typing import Any
 import torch
 
 from penstock.autodiff.backward import go_backward
+from penstock.autodiff.bounded.runs import BoundedRun
 from penstock.autodiff.call import DifferentiableCall, find_tensors
 from penstock.autodiff.ends import CallEnds
 from penstock.autodiff.queued import QueuedTapedRun
 from penstock.autodiff.tape import TapedRun
 from penstock.run.engine import Columns, Executable
 from penstock.run.faults import Numbers, user_errors
+from penstock.run.memory.policy import KEEP, current_policy, refuse_on_devices
 from penstock.run.outputs import collect_outputs
 from penstock.run.seeds import Seed
 
@@ -82,16 +84,7 @@ class CallNode(torch.autograd.Function):
         ctx.made = made
         ctx.set_materialize_grads(False)
         with torch.inference_mode(False), torch.no_grad():
-            kind = TapedRun if made.executable.placement is None else QueuedTapedRun
-            run = made.taped = kind(
-                made.executable,
-                made.captures,
-                made.count,
-                made.numbers,
-                made.seed,
-                recorder=made.recorder,
-                wires=made.wires,
-            )
+            run = made.taped = _new_run(made)
             run.carry_out(made.columns)
             outputs = split_outputs(run, made)
         run.finish()
@@ -101,6 +94,18 @@ class CallNode(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         """Reverse the tape; replay it where the gradients must be differentiable themselves."""
         return None, *go_backward(CallEnds(ctx.made), grads)
+
+
+def _new_run(made: DifferentiableCall) -> TapedRun:
+    """The run of a call, under the memory policy that holds here."""
+    call = made.executable, made.captures, made.count, made.numbers, made.seed
+    policy = current_policy() or KEEP
+    if made.executable.placement is not None:
+        refuse_on_devices(policy)
+        return QueuedTapedRun(*call, recorder=made.recorder, wires=made.wires)
+    if policy.kind == "keep":
+        return TapedRun(*call, recorder=made.recorder, wires=made.wires)
+    return BoundedRun(*call, recorder=made.recorder, wires=made.wires, policy=policy)
 
 
 def split_outputs(run: TapedRun, made: DifferentiableCall) -> tuple[torch.Tensor, ...]:

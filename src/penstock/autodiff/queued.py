@@ -66,7 +66,8 @@ class QueuedReversal(Reversal):
 
     taped: QueuedTapedRun
 
-    def _go(self, entries: Sequence[Entry], way: WayBack) -> None:
+    def go(self, entries: Sequence[Entry], way: WayBack) -> None:
+        """Run the steps of a way on the queues of their devices."""
         placement = self.taped.placement
         self.indices.bring()
         #: What each device adds to, beside the gradients of slots.

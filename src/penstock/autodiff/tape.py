@@ -7,7 +7,7 @@ recorded steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -60,6 +60,8 @@ class Page:
     indices: Indices = field(default_factory=Indices)
     #: Whether it is known that no slot is read and written.
     is_apart: bool = False
+    #: Whether the saved values are those of a CUDA graph, which later runs write anew.
+    is_lasting: bool = False
 
     @property
     def rows(self) -> int:
@@ -87,9 +89,14 @@ class Page:
                 self.consumed = np.zeros(self.rows, np.bool_)
             self.consumed[chosen] = True
 
+    @property
+    def is_used_up(self) -> bool:
+        """Whether no row can go backward again."""
+        return self.consumed is not None and bool(self.consumed.all())
+
     def release(self) -> None:
         """Drop the saved values if no row will need them again."""
-        if self.consumed is not None and self.consumed.all():
+        if not self.is_lasting and self.is_used_up:
             self.saved, self.graph = [], None
 
     def needs_saved(self, pattern: Pattern) -> bool:
@@ -176,6 +183,12 @@ class Taping(Runner):
             check_version(values, self.versions[number])
         return values
 
+    def saved_bytes(self) -> int:
+        """Bytes that pages hold, each piece of memory once."""
+        pages = (entry for entry in self.tape.entries if isinstance(entry, Page))
+        storages = (values.untyped_storage() for page in pages for values in page.saved)
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
     def _launch(self, step: PreparedLaunch) -> None:
         operands, results = self.flows(step.launch.block)
         if operands and results:
@@ -226,7 +239,7 @@ class Taping(Runner):
         saved = None if fused is None else fused.run(self)
         if saved is None:
             return False
-        _, page.form, page.sizes = step.training
+        page.form, page.sizes = step.training[asked]
         page.is_apart = True
         page.save(saved)
         return True
@@ -243,7 +256,7 @@ class Taping(Runner):
     ) -> FusedLaunch | None:
         if step.block.plain_function() is None:
             return None
-        form = self._training_form(step, (operands, results), ())
+        form, _ = self._training_form(step, (operands, results), ())
         if not isinstance(form, TrainingForm):
             return None
         saved, block = len(form.saved), step.block
@@ -264,8 +277,8 @@ class Taping(Runner):
     ) -> Sequence[torch.Tensor]:
         """Run the forward half of a block, and save what its backward half needs."""
         asked = (page.operands, page.results)
-        page.form = form = self._training_form(step, asked, arguments)
-        page.sizes = step.training[2]
+        form, page.sizes = self._training_form(step, asked, arguments)
+        page.form = form
         tensors = [item for item in arguments if isinstance(item, torch.Tensor)]
         outputs = form.forward(page.rows, *tensors, *page.sizes)
         page.save([self._owned(values) for values in outputs[form.output_count :]])
@@ -277,12 +290,14 @@ class Taping(Runner):
         step: PreparedLaunch,
         asked: tuple[Sequence[int], Sequence[int]],
         arguments: Sequence[torch.Tensor | int],
-    ) -> Form:
-        """The form of the block for the operands and results that carry gradients."""
-        if step.training is None or step.training[0] != asked:
+    ) -> tuple[Form, tuple[int, ...]]:
+        """The form of the block for the operands and results that carry gradients, and the dynamic
+        sizes that it takes.
+        """
+        if asked not in step.training:
             form = training_form(step.block, arguments, *asked)
-            step.training = asked, form, form.sizes(arguments)
-        known: Form = step.training[1]
+            step.training[asked] = form, form.sizes(arguments)
+        known: tuple[Form, tuple[int, ...]] = step.training[asked]
         return known
 
     def _owned(self, values: torch.Tensor) -> torch.Tensor:
@@ -305,11 +320,34 @@ class TapedRun(Taping, Run):
         #: The operands and results of blocks that carry gradients, as far as they were asked for.
         self.known_flows: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
 
+    @property
+    def purpose(self) -> Hashable:
+        """What a captured plan may serve for."""
+        return self.wires
+
+    def traces(self) -> list[Entry]:
+        """The tape, which later runs write anew."""
+        for entry in self.tape.entries:
+            if isinstance(entry, Page):
+                entry.is_lasting = True
+        return self.tape.entries
+
+    def no_traces(self) -> list[Entry]:
+        """An empty tape."""
+        return []
+
+    def take_traces(self, traces: list[Entry]) -> None:
+        """Have the tape of another run, of which nothing has gone backward."""
+        self.tape.entries = traces
+        for entry in traces:
+            if isinstance(entry, Page):
+                entry.consumed = None
+
     def finish(self) -> None:
         """Let go of what backward does not need: values live on in pages only, and of the planner
         what it leaves behind.
         """
-        self.arenas = []
+        self.arenas, self.mirrors = [], {}
         self.machine = None
         self.planner = self.kept or KeptPlan(self.outcome)
         self.versions = {number: version_of(value) for number, value in self.uniforms.items()}

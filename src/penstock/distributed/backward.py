@@ -17,7 +17,6 @@ import torch
 
 from penstock.autodiff.call import DifferentiableCall, chosen
 from penstock.autodiff.ends import CallEnds
-from penstock.autodiff.gradients import slots_of
 from penstock.autodiff.reverse import Reversal
 from penstock.autodiff.torch_engine import keeps_graph, without_modes
 from penstock.autodiff.way_back import WayBack
@@ -27,7 +26,7 @@ from penstock.distributed.run import Crossing, PlacedTapedRun
 from penstock.distributed.sums import sum_gradients
 from penstock.distributed.users import ranks_of_captures
 from penstock.errors import RepetitionError, report
-from penstock.plan.schedule import Picks, Span, slot_count
+from penstock.plan.schedule import Picks, Span, slot_count, slots_of
 
 
 def go_backward(

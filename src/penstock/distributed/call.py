@@ -17,6 +17,7 @@ from penstock.distributed.transport import Transport
 from penstock.errors import ArgumentError, report
 from penstock.run.engine import Columns, Executable
 from penstock.run.faults import Numbers, user_errors
+from penstock.run.memory.policy import KEEP, current_policy, refuse_on_devices
 from penstock.run.outputs import collect_outputs
 from penstock.run.seeds import Seed
 
@@ -66,6 +67,7 @@ class PlacedCallNode(torch.autograd.Function):
         """Run with a tape."""
         ctx.made = made
         ctx.set_materialize_grads(False)
+        refuse_on_devices(current_policy() or KEEP)
         with torch.inference_mode(False), torch.no_grad():
             run = made.taped = PlacedTapedRun(
                 made.executable,

@@ -30,10 +30,15 @@ class Device(NamedTuple):
         )
 
     @property
+    def kind(self) -> str:
+        """`cpu` or `cuda`."""
+        return (self.name or "cpu").partition(":")[0]
+
+    @property
     def order(self) -> tuple[int, str, int]:
         """Devices are numbered in this order."""
-        kind, _, number = (self.name or "cpu:0").partition(":")
-        return self.rank or 0, kind, int(number)
+        _, _, number = (self.name or "cpu:0").partition(":")
+        return self.rank or 0, self.kind, int(number)
 
     def __str__(self) -> str:
         rank = f"rank:{self.rank}" if self.rank or self.name is None else ""

@@ -181,6 +181,13 @@ def slot_count(source: Span | Picks) -> int:
     return source.count if isinstance(source, Span) else len(source.slots)
 
 
+def slots_of(source: Span | Picks) -> Integers:
+    """The slots of an operand or a target, one by one."""
+    if isinstance(source, Span):
+        return np.arange(source.start, source.start + source.count)
+    return source.slots
+
+
 def pieces_of(item: object) -> Iterator[bytes]:
     """What is hashed of a schedule or of a part of it."""
     if isinstance(item, np.ndarray):

@@ -182,7 +182,7 @@ def _loops(calls: Sequence[CallRecord]) -> Iterator[str]:
         loop, devices = overlap.context, listed(list(map(str, overlap.devices)))
         where = f" ({loop.source})" if loop.source else ""
         most = loop.parallel_iterations
-        bound = "as many as there are" if most is None else f"up to {most:,}"
+        bound = "any number" if most is None else f"up to {most:,}"
         if overlap.obstacle is None:
             yield f"{loop.name}{where}: iterations overlap on {devices}, {bound} in flight."
         else:

@@ -8,7 +8,7 @@ that again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import Any, TypeAlias
@@ -39,6 +39,7 @@ from penstock.plan.schedule import (
 )
 from penstock.run.blocks import RunnableBlock
 from penstock.run.faults import Numbers, note_uniform, user_errors
+from penstock.run.graphs import CapturedPlan, Graphs
 from penstock.run.inputs import install_inputs, read_inputs
 from penstock.run.kept_plans import WINDOW, Keeping, KeptPlan, can_keep_plans, new_plans
 from penstock.run.native.block import RowLoopBlock
@@ -78,8 +79,9 @@ class Executable:
         self.block_names = tuple(block.name for block in self.blocks)
         self.uniform_nodes = {u.wire.number: u for u in self.graph.uniforms}
         self.keeps_plans = self.placement is None and can_keep_plans(self.linked)
-        #: Plans of earlier calls, by their control inputs.
+        #: Plans of earlier calls, by their control inputs, and those that are CUDA graphs.
         self.plans = new_plans()
+        self.graphs = Graphs()
         #: Wires through which gradients flow, by the inputs and captures that ask for them.
         self.differentiable: dict[object, Any] = {}
 
@@ -177,6 +179,10 @@ class Run(Runner):
 
     #: What the plan leaves behind, once it has run.
     outcome: Outcome
+    #: Instructions that are planned and then carried out together, at most.
+    window = WINDOW
+    #: Whether its launches may become a CUDA graph.
+    may_be_captured = True
 
     def __init__(
         self,
@@ -206,8 +212,26 @@ class Run(Runner):
         self.keeping: Keeping | None = None
         #: The plan, where it is kept: of this call or of an earlier one.
         self.kept: KeptPlan | None = None
+        #: The CUDA graph that was run, if one was.
+        self.captured: CapturedPlan | None = None
         self.uniform_nodes = executable.uniform_nodes
         self.schedule = Schedule(blocks=executable.block_names)
+
+    @property
+    def purpose(self) -> Hashable:
+        """What a captured plan may serve for."""
+        return "inference"
+
+    def traces(self) -> Any:
+        """What a run leaves besides its values."""
+        return None
+
+    def no_traces(self) -> Any:
+        """What a run starts with."""
+        return None
+
+    def take_traces(self, traces: Any) -> None:
+        """Have left what another run has."""
 
     def carry_out(self, columns: Columns) -> None:
         """Plan and run until nothing is left; batched code has casts of autocast written out."""
@@ -237,9 +261,12 @@ class Run(Runner):
         """Run the plan of an earlier call on the data of this one."""
         self.planner, self.outcome = plan, plan.outcome
         self.kept = plan
+        if self.may_be_captured and self.executable.graphs.run(self, plan, columns):
+            return
         install_inputs(self, columns, plan.outcome.adopted)
         for window in plan.windows:
             self._carry_out_again(window)
+        plan.mirrors.update(self.mirrors)
 
     def _plan_and_run(self, inputs: CallInputs, limits: Limits, columns: Columns) -> None:
         executable = self.executable
@@ -271,7 +298,7 @@ class Run(Runner):
         window: list[Instruction] = []
         is_over = False
         try:
-            while len(window) < WINDOW:
+            while len(window) < self.window:
                 item = steps.send(answer)
                 answer = None
                 window.append(item)

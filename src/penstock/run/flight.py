@@ -9,15 +9,22 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from contextvars import copy_context
+from heapq import heappop, heappush
+from itertools import count
+from typing import TypeAlias
 
 import torch
 
 from penstock.ir.devices import Device
-from penstock.run.queues import Task, put_tasks, stream_of
+from penstock.run.queues import DeviceQueue, Task, find_queue, put_tasks
+
+Work: TypeAlias = Callable[[], object]
+Find: TypeAlias = Callable[[], torch.Tensor]
 
 #: Batches of tasks that are in the queues at a time, at most: how far planning runs ahead.
-MOST_BATCHES = 3
+MOST_BATCHES = 32
 
 
 class Message:
@@ -28,19 +35,23 @@ class Message:
     def __init__(self) -> None:
         self._is_there = threading.Event()
         self._values: torch.Tensor | None = None
-        #: Where the values are ready, on an accelerator.
+        #: When the values are ready, on an accelerator.
         self._event: torch.cuda.Event | None = None
 
-    def put(self, values: torch.Tensor | None) -> None:
-        """Send values; None if there are none, because the sender was cancelled."""
-        if values is not None and values.is_cuda:
+    def put(self, values: torch.Tensor) -> None:
+        """Send values."""
+        if values.is_cuda:
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record(torch.cuda.current_stream(values.device))
         self._values = values
         self._is_there.set()
 
+    def close(self) -> None:
+        """Let nobody wait for values that do not come."""
+        self._is_there.set()
+
     def take(self) -> torch.Tensor | None:
-        """Wait for the values, and let go of them."""
+        """Wait for the values, and let go of them; None if the sender was cancelled."""
         self._is_there.wait()
         values, self._values = self._values, None
         if values is not None and self._event is not None:
@@ -55,64 +66,95 @@ class Flight:
 
     def __init__(self, devices: Sequence[Device]) -> None:
         self.devices = devices
-        self._is_inference = torch.is_inference_mode_enabled()
+        self._queues = [find_queue(device) for device in devices]
         self._contexts = [copy_context() for _ in devices]
+        self._is_inference = torch.is_inference_mode_enabled()
+        #: Where the caller's own work on an accelerator goes, and that of CPU devices.
+        is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.current_stream() if is_used else None
         self._lock = threading.Lock()
+        self._numbers = count()
+        #: For each device what it may send before its turn, by the instruction that it comes after.
+        self._early: list[list[tuple[int, int, Task]]] = [[] for _ in devices]
         self._failure: tuple[int, BaseException] | None = None
         #: For each batch that may still be under way, what says that a device is through with it.
         self._batches: deque[list[threading.Event]] = deque()
 
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether a task has failed, or the caller has given up."""
-        return self._failure is not None
-
-    def task(self, number: int, device: int, work: Callable[[], None]) -> Task:
+    def task(self, number: int, device: int, work: Work) -> Task:
         """Work that is number `number` in the schedule, as a task."""
         context = self._contexts[device]
 
         def run() -> None:
             if self._failure is None:
                 try:
-                    context.run(self._work, work)
+                    context.run(self._work, device, work)
                 except BaseException as error:
                     self.cancel(error, number)
 
         return run
 
-    def _work(self, work: Callable[[], None]) -> None:
-        if self._is_inference:
-            with torch.inference_mode():
-                work()
-        else:
-            work()
-
-    def sending(self, number: int, device: int, message: Message, find: Find) -> Task:
-        """A task that sends values; an empty message, if it is cancelled."""
-        found: list[torch.Tensor] = []
-        task = self.task(number, device, lambda: found.append(find()))
+    def step(self, number: int, device: int, work: Work) -> Task:
+        """A task that is an instruction; what waits only for it is sent at once."""
+        task = self.task(number, device, work)
 
         def run() -> None:
             task()
-            message.put(found.pop() if found else None)
+            while (early := self._next_early(device, number)) is not None:
+                early()
 
         return run
+
+    def _work(self, device: int, work: Work) -> None:
+        """Work in the state of the caller, on the stream of the device."""
+        stream = self._queues[device].stream or self._stream
+        on_stream = nullcontext() if stream is None else torch.cuda.stream(stream)
+        with torch.inference_mode(self._is_inference), on_stream:
+            work()
+
+    def sending(self, number: int, device: int, message: Message, find: Find) -> Task:
+        """A task that sends values; if it is cancelled, nobody waits for them."""
+        task = self.task(number, device, lambda: message.put(find()))
+
+        def run() -> None:
+            task()
+            message.close()
+
+        return run
+
+    def send_early(self, device: int, after: int, task: Task) -> Task:
+        """A task that is run in its turn, or earlier: between other instructions, once that which
+        it comes after is done. It must not matter to any that is in the queue already.
+        """
+        is_left = [True]
+
+        def once() -> None:
+            if is_left and is_left.pop():
+                task()
+
+        with self._lock:
+            heappush(self._early[device], (after, next(self._numbers), once))
+        return once
+
+    def _next_early(self, device: int, done: int) -> Task | None:
+        waiting = self._early[device]
+        if not waiting or waiting[0][0] > done:
+            return None
+        with self._lock:
+            return heappop(waiting)[2]
 
     def put(self, tasks: Sequence[Sequence[Task]]) -> None:
         """Put a batch of tasks, for each device, into the queues; waits if too many are there."""
         while len(self._batches) >= MOST_BATCHES:
             self._wait_for_one()
         self.check()
-        ends = [threading.Event() for mine in tasks if mine]
-        started = iter(ends)
-        self._follow_caller()
-        put_tasks(
-            {
-                device: [*mine, next(started).set]
-                for device, mine in zip(self.devices, tasks, strict=True)
-                if mine
-            }
-        )
+        self._lead(torch.cuda.Stream.wait_stream)
+        batch: list[tuple[DeviceQueue, list[Task]]] = []
+        ends = []
+        for queue, mine in zip(self._queues, tasks, strict=True):
+            if mine:
+                ends.append(threading.Event())
+                batch.append((queue, [*mine, ends[-1].set]))
+        put_tasks(batch)
         self._batches.append(ends)
 
     def cancel(self, error: BaseException, number: int = -1) -> None:
@@ -130,7 +172,7 @@ class Flight:
         """Wait until all is done, and raise what has gone wrong."""
         while self._batches:
             self._wait_for_one()
-        self._lead_caller()
+        self._lead(lambda stream, caller: caller.wait_stream(stream))
         if self._failure is not None:
             raise self._failure[1]
 
@@ -139,21 +181,8 @@ class Flight:
             event.wait()
         self._batches.popleft()
 
-    # ---- streams ---------------------------------------------------------------------------------
-
-    def _follow_caller(self) -> None:
-        """Accelerators begin when the caller's stream has come to this point."""
-        for device in self.devices:
-            stream = stream_of(device)
-            if stream is not None:
-                stream.wait_stream(torch.cuda.current_stream(stream.device))
-
-    def _lead_caller(self) -> None:
-        """The caller's stream goes on when accelerators have come to this point."""
-        for device in self.devices:
-            stream = stream_of(device)
-            if stream is not None:
-                torch.cuda.current_stream(stream.device).wait_stream(stream)
-
-
-Find = Callable[[], torch.Tensor]
+    def _lead(self, wait: Callable[[torch.cuda.Stream, torch.cuda.Stream], object]) -> None:
+        """Let streams of accelerators wait for the caller's, or the other way round."""
+        for queue in self._queues:
+            if queue.stream is not None:
+                wait(queue.stream, torch.cuda.current_stream(queue.stream.device))

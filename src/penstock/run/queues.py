@@ -10,8 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import TypeAlias
 
@@ -49,32 +48,27 @@ class DeviceQueue:
     def _work(self) -> None:
         torch.set_grad_enabled(False)
         while (task := self._tasks.get()) is not None:
-            with self.on_stream():
-                task()
+            task()
             del task  # it holds the values of its call
-
-    def on_stream(self) -> AbstractContextManager[object]:
-        """What the thread issues goes to the stream of its device."""
-        return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
 
 _queues: dict[Device, DeviceQueue] = {}
 _lock = threading.Lock()
 
 
-def put_tasks(tasks: Mapping[Device, Sequence[Task]]) -> None:
-    """Put the tasks of several devices into their queues, before or after those of other calls."""
+def find_queue(device: Device) -> DeviceQueue:
+    """The queue of a device, made when it is first asked for."""
     with _lock:
-        for device, mine in tasks.items():
-            if device not in _queues:
-                _queues[device] = DeviceQueue(device)
-            _queues[device].put(mine)
+        if device not in _queues:
+            _queues[device] = DeviceQueue(device)
+        return _queues[device]
 
 
-def stream_of(device: Device) -> torch.cuda.Stream | None:
-    """The stream of a device that has been used."""
-    queue = _queues.get(device)
-    return None if queue is None else queue.stream
+def put_tasks(tasks: Sequence[tuple[DeviceQueue, Sequence[Task]]]) -> None:
+    """Put tasks into several queues, before or after all those of another call."""
+    with _lock:
+        for queue, mine in tasks:
+            queue.put(mine)
 
 
 def _end_queues() -> None:

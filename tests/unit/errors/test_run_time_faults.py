@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 
@@ -176,3 +178,21 @@ def test_sequences_that_do_not_align_are_named_by_their_lengths() -> None:
         "  another   4 elements",
         "Cut or pad one of them to the length of the other.",
     ]
+
+
+@pytest.mark.filterwarnings("ignore:block .* runs row by row")
+@pytest.mark.parametrize(
+    "run", [lambda f, xs: ps.function(f).map(xs), ps.map], ids=["map", "eager"]
+)
+def test_torch_logs_nothing_where_an_instance_has_too_few_elements(run) -> None:
+    logged: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = logged.append  # type: ignore[method-assign]
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    logger.addHandler(handler)
+    try:
+        with pytest.raises(IndexError, match="non-zero size"):
+            run(lambda x: (x @ x.t()).argmax(1).sum(), [torch.ones(3, 2), torch.ones(0, 2)])
+    finally:
+        logger.removeHandler(handler)
+    assert not logged

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Callable
 from unittest.mock import patch
 
@@ -16,9 +18,10 @@ from penstock.data import random_binary_trees
 from penstock.errors import ArgumentError
 from penstock.plan.schedule import Launch, Picks, Span
 from penstock.run.fused import form, heat, inductor, numerics
+from penstock.run.fused import indices as indices_module
 from penstock.run.fused.binding import are_apart
 from penstock.run.fused.form import FusedForm
-from penstock.run.fused.indices import Indices
+from penstock.run.fused.indices import Index, Indices
 from penstock.run.fused.launch_code import LaunchCode, Origin, Part, Written
 from penstock.run.fused.setting import Fusion
 from tests.fused import as_it_is, fused_without_compiler
@@ -119,7 +122,7 @@ def _tree_program(embedding: torch.nn.Module, cell: torch.nn.Module) -> ps.Funct
 
 
 def test_code_that_differs_from_the_plain_one_is_not_used() -> None:
-    def wrong(function, examples, free):  # type: ignore[no-untyped-def]
+    def wrong(function, examples, free, slots):  # type: ignore[no-untyped-def]
         return lambda tensors: [values + 1 for values in function(*tensors)]
 
     with (
@@ -152,9 +155,9 @@ def test_a_block_is_compiled_once_its_launches_have_paid_for_it() -> None:
     done: list[int] = []
     compiled: list[int] = []
 
-    def compiler(function, examples, free):  # type: ignore[no-untyped-def]
+    def compiler(function, examples, free, slots):  # type: ignore[no-untyped-def]
         compiled.append(len(done))
-        return as_it_is(function, examples, free)
+        return as_it_is(function, examples, free, slots)
 
     @ps.function
     def double(x):  # type: ignore[no-untyped-def]
@@ -197,7 +200,7 @@ def test_without_a_compiler_blocks_run_uncompiled_after_one_notice(
 
 
 def test_a_compiler_that_fails_leaves_the_plain_way(caplog: pytest.LogCaptureFixture) -> None:
-    def broken(function, examples, free):  # type: ignore[no-untyped-def]
+    def broken(function, examples, free, slots):  # type: ignore[no-untyped-def]
         raise inductor.CannotCompile("out of ideas")
 
     with (
@@ -220,6 +223,34 @@ def test_code_that_fails_at_run_time_leaves_the_error_to_the_plain_way() -> None
         with pytest.raises(IndexError) as raised:
             embed.map(ps.shared(weight), torch.tensor([0, 9, 1]))
     assert any("instance 1" in note for note in raised.value.__notes__)
+
+
+def lookups(rows: int, i: Tensor, x: Tensor, table: Tensor) -> tuple[Tensor, ...]:
+    """Every kind of index: into a table, along a row, at places, of classes."""
+    picked = torch.nn.functional.embedding(i, table) + table[i - 4]
+    along = x.gather(1, i.unsqueeze(1)) + x.scatter(1, i.unsqueeze(1), 1.0).sum(1, keepdim=True)
+    classes = torch.nn.functional.cross_entropy(x, i, reduction="none")
+    return picked + along + classes.unsqueeze(1), picked
+
+
+@needs_compiler
+@pytest.mark.parametrize("wrong", [4, -1, 1 << 40])
+def test_an_index_out_of_range_raises_in_compiled_code(wrong: int) -> None:
+    kinds = (
+        Part(Origin.GIVEN, torch.int64, (), CPU),
+        Part(Origin.GATHERED, torch.float32, (4,), CPU),
+        Part(Origin.UNIFORM, torch.float32, (4, 4), CPU),
+    )
+    made = LaunchCode(lookups, kinds, (Written(torch.float32, (4,), CPU), None))
+    compiled = made.compile()
+    examples, _ = made.examples(3)
+    examples[0][:] = torch.tensor([0, 3, 2])
+    theirs = [tensor.clone() for tensor in examples]
+    torch.testing.assert_close(compiled(list(theirs)), list(made.run(*examples)))
+    torch.testing.assert_close(theirs, examples)
+    theirs[0][1] = wrong
+    with pytest.raises(IndexError, match="out of range"):
+        compiled(theirs)
 
 
 def test_an_operand_that_lies_otherwise_in_memory_goes_the_plain_way() -> None:
@@ -259,6 +290,28 @@ def test_other_slots_are_brought_to_the_device_once() -> None:
     assert indices.of(source, CPU)().tolist() == [4, 9, 2]
     assert indices.of(source, CPU) is indices.of(source, CPU)
     assert indices.of(source, CPU, 2)().tolist() == [2, 7, 0]
+
+
+def test_a_thread_waits_for_slots_that_another_one_brings() -> None:
+    indices, slots = Indices(), Picks(0, np.array([4, 9, 2]))
+    wanted = indices.of(slots, CPU)
+    begun, others = threading.Event(), []
+
+    def ask() -> None:
+        begun.set()
+        others.append(wanted())
+
+    def bring(device: torch.device, waiting: list[Index]) -> None:
+        thread.start()
+        begun.wait()
+        time.sleep(0.05)  # the other thread asks meanwhile, and must not find nothing
+        original(device, waiting)
+
+    thread, original = threading.Thread(target=ask), indices_module._bring
+    with patch.object(indices_module, "_bring", bring):
+        mine = wanted()
+        thread.join()
+    assert [found.tolist() for found in (mine, *others)] == [[4, 9, 2]] * 2
 
 
 @pytest.mark.parametrize(

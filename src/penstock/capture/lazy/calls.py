@@ -34,7 +34,7 @@ from penstock.capture.source import user_source
 from penstock.capture.traced_draws import TYPED
 from penstock.ir.program import Operand, TorchCall
 from penstock.plan.step_kinds import StepKind
-from penstock.run.batched.functorch_adapter import TRACING
+from penstock.run.batched.functorch_adapter import TRACING, quiet_fakes
 
 if TYPE_CHECKING:
     from penstock.capture.lazy.scope import Scope
@@ -202,7 +202,7 @@ def fake_operand(operand: Any) -> torch.Tensor:
 
 def try_call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """What a call on fake tensors returns."""
-    with TRACING, torch._C.DisableTorchFunction(), _fake_mode:
+    with TRACING, quiet_fakes(), torch._C.DisableTorchFunction(), _fake_mode:
         return function(*args, **kwargs)
 
 

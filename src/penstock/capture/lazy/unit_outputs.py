@@ -13,7 +13,7 @@ from penstock.capture.worlds import dtype_called
 from penstock.ir.graph import Block, Node
 from penstock.ir.program import TorchCall, Value
 from penstock.ir.types import TensorType
-from penstock.run.batched.functorch_adapter import TRACING
+from penstock.run.batched.functorch_adapter import TRACING, quiet_fakes
 from penstock.run.blocks import RunnableBlock
 
 #: Calls through which no gradient flows.
@@ -23,7 +23,13 @@ _CUTTING = frozenset(["torch.Tensor.detach", "torch.detach"])
 def find_outputs(node: Node, autocast: Autocast) -> tuple[Output, ...]:
     """The outputs of a block's node, found by running it on tensors without contents."""
     assert isinstance(node.operation, Block)
-    with TRACING, torch._C.DisableTorchFunction(), FakeTensorMode(), torch.no_grad():
+    with (
+        TRACING,
+        quiet_fakes(),
+        torch._C.DisableTorchFunction(),
+        FakeTensorMode(),
+        torch.no_grad(),
+    ):
         arguments = [_empty(wire.type) for wire in node.inputs]  # type: ignore[arg-type]
         made = RunnableBlock(node, autocast).function(*arguments)
     flows = _flows(node.operation)

@@ -224,6 +224,23 @@ def _index_put(
     return torch.where(places, target + values if accumulate else values, target)
 
 
+def _picked(
+    pick: Callable[..., Any], join: Callable[..., torch.Tensor], neutral: float
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """One element of all: vmap picks it along a dimension, whose gradient goes to one place; torch
+    shares the gradient among all elements that equal it, as `join` does.
+    """
+
+    def rule(source: torch.Tensor) -> torch.Tensor:
+        picked: torch.Tensor = pick(source.reshape(-1), 0)[0]
+        if not source.is_floating_point():
+            return picked
+        shared = join(source.masked_fill(source != picked, neutral))
+        return torch.where(picked.isnan(), picked, shared)
+
+    return rule
+
+
 #: Keyed by operator; a rule takes the operator's own arguments.
 OWN_RULES: dict[Any, Callable[..., Any]] = {
     aten._thnn_fused_lstm_cell.default: _lstm_cell,
@@ -239,4 +256,8 @@ OWN_RULES: dict[Any, Callable[..., Any]] = {
     aten.put.default: _put,
     aten.masked_scatter.default: _masked_scatter,
     aten._logcumsumexp.default: _log_cumulative_sum,
+    aten.max.default: _picked(torch.max, torch.amax, -math.inf),
+    aten.min.default: _picked(torch.min, torch.amin, math.inf),
+    aten.median.default: _picked(torch.median, torch.amax, -math.inf),
+    aten.nanmedian.default: _picked(torch.nanmedian, torch.amax, -math.inf),
 }

@@ -7,19 +7,27 @@ in one copy. Compilers like indices that begin at a multiple of 16 bytes.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
 import torch
 
 from penstock.plan.schedule import Integers, Picks, Span
+from penstock.run.capturing import refuse_while_capturing
 
 #: Finds an index tensor, whatever it is asked with.
 FindIndex: TypeAlias = Callable[..., torch.Tensor]
 
+#: Pieces of counts that are remembered: launches of few rows use the same ones again and again.
+PIECES = 4096
+
 #: For each device the numbers from 0 on, and those from 1 on.
 _counts: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
+#: A plan may be run by several threads: what one of them brings, the others wait for.
+_bringing = threading.Lock()
 
 
 class Index:
@@ -36,9 +44,9 @@ class Index:
         self.tensor: torch.Tensor | None = None
 
     def __call__(self, where: object = None) -> torch.Tensor:
-        if self.tensor is None:
-            assert self._indices is not None
-            self._indices.bring()
+        indices = self._indices
+        if indices is not None:
+            indices.bring()
         assert self.tensor is not None
         return self.tensor
 
@@ -69,13 +77,15 @@ class Indices:
     def wait(self, slots: Integers, device: torch.device, start: int = 0) -> Index:
         """Slots that will be brought to the device with the next ones."""
         index = Index(slots - start if start else slots, device, self)
-        self._waiting.append(index)
+        with _bringing:
+            self._waiting.append(index)
         return index
 
     def bring(self) -> None:
         """Bring all that wait to their devices."""
-        waiting, self._waiting = self._waiting, []
-        with torch.inference_mode(False):  # runs that are differentiated may use them
+        refuse_while_capturing()
+        with _bringing, torch.inference_mode(False):  # runs that are differentiated may use them
+            waiting, self._waiting = self._waiting, []
             self._bring_all(waiting)
 
     def _bring_all(self, waiting: list[Index]) -> None:
@@ -100,6 +110,7 @@ def _bring(device: torch.device, indices: list[Index]) -> None:
         index.take(brought[start : start + size])
 
 
+@lru_cache(PIECES)
 def count(device: torch.device, first: int, size: int) -> torch.Tensor:
     """The numbers `first`, `first` + 1, ..."""
     known = _counts.get(device)

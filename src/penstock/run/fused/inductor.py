@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -23,6 +23,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 
 from penstock.run.batched.functorch_adapter import TRACING
+from penstock.run.fused.bounds import check_indices
 from penstock.run.fused.numerics import DECOMPOSITIONS
 
 #: Takes a list of tensors, which it empties, and gives the results.
@@ -48,15 +49,17 @@ def compile_function(
     function: Callable[..., Sequence[torch.Tensor]],
     examples: Sequence[torch.Tensor],
     free: Sequence[set[int]],
+    slots: Collection[int],
 ) -> Compiled:
-    """Compile a function of tensors; the `free` dimensions of each may change.
+    """Compile a function of tensors; the `free` dimensions of each may change, and those at the
+    places `slots` are indices that are never out of range.
 
     Free dimensions that have one size in the examples always have one size.
     """
     try:
         with TRACING, torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own affair
-            return _compile(function, examples, free)
+            return _compile(function, examples, free, slots)
     except Exception as error:  # a compiler may fail in any way
         raise CannotCompile(f"{type(error).__name__}: {error}") from error
 
@@ -65,6 +68,7 @@ def _compile(
     function: Callable[..., Sequence[torch.Tensor]],
     examples: Sequence[torch.Tensor],
     free: Sequence[set[int]],
+    slots: Collection[int],
 ) -> Compiled:
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.decomposition import select_decomp_table
@@ -75,6 +79,8 @@ def _compile(
     with mode:
         graph = make_fx(function, tracing_mode="fake", decomposition_table=table)(*fakes)
     on_gpu = examples[0].is_cuda
+    if not on_gpu:
+        check_indices(graph, slots)
     with tracing(TracingContext(mode)), _settings(on_gpu):
         compiled: Any = compile_fx_inner(graph, fakes, cpp_wrapper=on_gpu)
     return compiled  # type: ignore[no-any-return]

@@ -98,10 +98,20 @@ class LaunchCode:
         if not any(part.origin is not Origin.UNIFORM for part in self.parts):
             raise CannotCompile("no operand has rows")
         examples, free = self.examples(ROWS)
-        compiled = compile_function(self.run, examples, free)
+        compiled = compile_function(self.run, examples, free, self._slots())
         for rows in CHECKED:
             self._check(compiled, rows)
         return compiled
+
+    def _slots(self) -> list[int]:
+        """Which of the tensors are slots."""
+        is_slots: list[bool] = []
+        for part in (*self.parts, *self.results):
+            if isinstance(part, Written) or (part and part.origin is Origin.GATHERED):
+                is_slots += [False, True]
+            elif part is not None:
+                is_slots.append(False)
+        return [place for place, has_slots in enumerate(is_slots) if has_slots]
 
     def examples(self, rows: int) -> tuple[list[torch.Tensor], list[set[int]]]:
         """Tensors to compile for and to check with, and their free dimensions."""

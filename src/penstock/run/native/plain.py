@@ -6,7 +6,7 @@ and torch's autograd can differentiate it as often as asked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ import torch
 from penstock.calls.replay import call
 from penstock.ir.program import Body, Branch, Constant, Loop, Node, TorchCall, Value
 from penstock.ir.types import TensorType
+from penstock.run.batched.decompose import OWN_RULES
 
 if TYPE_CHECKING:
     from penstock.run.native.block import RowLoopBlock
@@ -86,7 +87,7 @@ class PlainRows:
         if not rows:  # torch.vmap takes at least one
             kinds = map(_kind, node.outputs)
             return [torch.empty((0, *shape), dtype=dtype) for shape, dtype in kinds]
-        made = tuple(torch.vmap(lambda *single: call(operation, single))(*operands))
+        made = tuple(torch.vmap(_single(operation))(*operands))
         if self.remembers:
             self.calls.append((node, operands, made))
         return made
@@ -125,6 +126,18 @@ class PlainRows:
             carried = self.body(loop.body, known, len(running))
         order = torch.cat(places).argsort()
         return [torch.cat(column).index_select(0, order) for column in zip(*ended, strict=True)]
+
+
+#: Extremes of all elements, which vmap differentiates otherwise than torch where several are equal.
+_EXTREMES = {"max": torch.ops.aten.max.default, "min": torch.ops.aten.min.default}
+
+
+def _single(operation: TorchCall) -> Callable[..., Sequence[torch.Tensor]]:
+    """One call as vmap is to see it."""
+    extreme = _EXTREMES.get(operation.name.rsplit(".", 1)[-1])
+    if extreme is not None and len(operation.args) == 1 and not operation.kwargs:
+        return lambda *single: [OWN_RULES[extreme](*single)]
+    return lambda *single: call(operation, single)
 
 
 def _kind(value: Value) -> tuple[tuple[int, ...], torch.dtype]:

@@ -245,8 +245,11 @@ class _Taking:
 
 
 def _shared_among(count: int) -> RowOp:
-    """The extreme of some elements, whose gradient is shared evenly by all that equal it."""
+    """The extreme of some elements, whose gradient is shared evenly by all that equal it, or by all
+    that are NaN as it is.
+    """
     places = [f"{{{place}}}" for place in range(1, count + 1)]
-    equal = " + ".join(f"T({place} == {{0}})" for place in places)
-    rules = [f"{{g}} / ({equal}) if {place} == {{0}} else T(0)" for place in places]
+    equal = [f"({place} == {{0}} or {place} != {place} and {{0}} != {{0}})" for place in places]
+    sharing = " + ".join(f"T({same})" for same in equal)
+    rules = [f"{{g}} / ({sharing}) if {same} else T(0)" for same in equal]
     return replace(ROW_OPS["clone"], name="extreme", derivatives=(None, *rules))
