@@ -76,9 +76,12 @@ def limit_of(group: dist.ProcessGroup) -> timedelta:
 
 
 def store_of(group: dist.ProcessGroup) -> Store:
-    """The store of the job, in a corner of its own for this group."""
+    """The store of the job, in a corner of its own for this group and this attempt: torchrun may
+    keep the store when it starts processes again.
+    """
     store = dist.distributed_c10d._get_default_store()
-    return PrefixStore(f"penstock/{group.group_name}", store)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return PrefixStore(f"penstock/{attempt}/{group.group_name}", store)
 
 
 def exchange(

@@ -56,6 +56,8 @@ class Transport:
         self._watch = Watch(self._key, partial(torch_group.break_waits, group))
         #: For each rank the sends that may be under way, with their buffers.
         self._sends: dict[int, _Sends] = {}
+        #: Whether tensors of a device travel as they are.
+        self._carried: dict[torch.device, bool] = {}
         #: Why this group cannot be used any more, as far as this rank knows.
         self._reason: str | None = None
 
@@ -153,13 +155,17 @@ class Transport:
 
     def _portable(self, rows: torch.Tensor) -> torch.Tensor:
         """Rows where the group can send them from."""
-        return rows if torch_group.carries(self.group, rows.device) else rows.cpu()
+        return rows if self._carries(rows.device) else rows.cpu()
+
+    def _carries(self, device: torch.device) -> bool:
+        if device not in self._carried:
+            self._carried[device] = torch_group.carries(self.group, device)
+        return self._carried[device]
 
     def _room(
         self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
     ) -> torch.Tensor:
-        carried = torch_group.carries(self.group, device)
-        return room_for(shape, dtype, device if carried else "cpu")
+        return room_for(shape, dtype, device if self._carries(device) else "cpu")
 
     def _begin(
         self, begin: Callable[[], dist.Work], message: torch.Tensor, peer: int, what: str
