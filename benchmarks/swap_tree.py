@@ -21,7 +21,6 @@ from benchmarks.figures import Figures
 from benchmarks.harness import Comparison, compare
 from benchmarks.inside import most_saved_bytes
 from benchmarks.policies import in_mebibytes, most_bytes, split_by_memory, under_policies
-from benchmarks.programs.tree_lstm import tree_program
 from benchmarks.script import run_script
 from penstock.data import Tree, random_binary_trees
 
@@ -30,7 +29,7 @@ REFERENCE = "penstock, recompute"
 
 def forwards(model: tree_lstm.TreeLSTM, trees: list[Tree], budget: int) -> dict[str, Forward]:
     """Every way to the states of the roots."""
-    program = tree_program(model)
+    program = model.forward
 
     def by_hand() -> Tensor:
         return tree_lstm.by_level_needed(model, needed_levels_of(trees))

@@ -4,6 +4,7 @@ many at once.
 
 from penstock import data, errors
 from penstock.api.control_flow import cond, switch, while_loop
+from penstock.api.device import device
 from penstock.api.eager import set_eager
 from penstock.api.eager_code import batching, unit
 from penstock.api.function import Function, function
@@ -14,7 +15,11 @@ from penstock.api.memory import memory
 from penstock.api.profile import profile
 from penstock.api.sequences import foldl, foldr, map_fn, scan
 from penstock.capture.tensor_array import TensorArray
+from penstock.distributed.processes import process_group
 from penstock.errors import PenstockWarning
+
+# Written with the names above, as a user would.
+from penstock import nn  # isort: skip
 
 __version__ = "0.1.0.dev0"
 
@@ -25,6 +30,7 @@ __all__ = [
     "batching",
     "cond",
     "data",
+    "device",
     "do_not_convert",
     "errors",
     "foldl",
@@ -33,6 +39,8 @@ __all__ = [
     "map",
     "map_fn",
     "memory",
+    "nn",
+    "process_group",
     "profile",
     "scan",
     "set_eager",

@@ -110,6 +110,14 @@ class WaitError(PenstockError, RuntimeError):
     """An instance wants to wait for a value where it cannot be suspended."""
 
 
+class ProcessError(PenstockError, RuntimeError):
+    """A process of the group has failed, has ended, or does not answer."""
+
+
+class AgreementError(ProcessError):
+    """The processes of a group do not do the same: other arguments, seeds, programs or orders."""
+
+
 class InternalError(PenstockError, RuntimeError):
     """Penstock broke one of its own invariants. Please report it."""
 

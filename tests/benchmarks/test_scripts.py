@@ -24,6 +24,8 @@ TINY = {
     "lstm_gpu": "--batch 3 --hidden 4 --lengths 2 5 --device cpu",
     "counted_loop": "--batches 1 3 --length 4 --small-width 2 --large-width 3",
     "while_gpu": "--iterations 5 --device cpu",
+    "parallel_iterations": "--bounds 1 2 --iterations 3 --batch 2 --width 3 --layers 1",
+    "pipeline_lstm": "--layers 2 --hidden 3 --batch 2 --length 3",
     "gradient_overhead": "--batch 4 --hidden 4",
     "memory": "--lengths 20 --batch 3 --hidden 4 --indexed-lengths 3 6 --width 2",
     "swap_lstm": "--lengths 3 6 --batch 2 --hidden 3 --inputs 2 --budget 200B",

@@ -14,6 +14,7 @@ import penstock as ps
 from penstock.plan.limits import limits
 from penstock.plan.planners import planning
 from penstock.run.native.choice import native_loops
+from tests.placing import placed_in_turn, slow_device
 from tests.semantics.table import Case
 
 Way = Callable[[Case], list[Any]]
@@ -66,6 +67,12 @@ def run_map_collated(case: Case) -> list[Any]:
         batch = function.collate([tuple(instance) for instance in case.instances])
         batch.plans = pickle.loads(pickle.dumps(batch.plans))
         return function.map(batch)  # type: ignore[no-any-return]
+
+
+def run_map_partitioned(case: Case) -> list[Any]:
+    """All instances at once, every other torch call on a second device, which is slower."""
+    with placed_in_turn(), slow_device(1):
+        return run_map(case)
 
 
 def run_swapped(case: Case) -> list[Any]:
@@ -123,6 +130,7 @@ WAYS: dict[str, Way] = {
     "map_tiny_lookahead": run_map_tiny_lookahead,
     "map_native": run_map_native,
     "map_collated": run_map_collated,
+    "map_partitioned": run_map_partitioned,
     "swapped": run_swapped,
     "recomputed": run_recomputed,
     "converted_eager": run_converted_eager,

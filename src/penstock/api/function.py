@@ -54,6 +54,7 @@ from penstock.capture.lazy.scope import Scope
 from penstock.capture.leaves import as_values
 from penstock.capture.signatures import Callee
 from penstock.capture.static import Static, is_static
+from penstock.distributed.call import is_spread, run_placed
 from penstock.errors import PenstockError
 from penstock.ir.program import Program
 from penstock.run.memory.policy import default_policy
@@ -332,6 +333,16 @@ class Function:
         captures = _captures(entry, batch)
         executable = self._executable(entry)
         with naming_assertions(entry.traced.assertions):
+            if is_spread(executable):
+                return run_placed(
+                    executable,
+                    values,
+                    captures,
+                    batch.count,
+                    batch.numbers,
+                    seed,
+                    is_joined=is_joined,
+                )
             if asks_for_gradients(values, captures):
                 with default_policy(self._options["memory"]):
                     return run_with_gradients(

@@ -60,7 +60,14 @@ class CopyBack:
 
     def run(self, reversal: Reversal) -> None:
         """Move them."""
-        gradients = self.gather(reversal.arena(self.target)).clone()
+        self.give(reversal, self.take(reversal))
+
+    def take(self, reversal: Reversal) -> torch.Tensor:
+        """The gradients of the copies."""
+        return self.gather(reversal.arena(self.target)).clone()
+
+    def give(self, reversal: Reversal, gradients: torch.Tensor) -> None:
+        """Add them to those of what was copied."""
         self.add(reversal.arena(self.source), gradients.reshape(self.shape))
 
 

@@ -51,6 +51,8 @@ def fire_block(
     machine: Machine, node: LinkedNode, rows: Integers, arrays: Sequence[Array] | None
 ) -> None:
     """Launch a block for rows."""
+    if machine.gates is not None:
+        machine.gates.hold_back(machine, node, rows)
     plan = machine.launch_plans.get(node)
     if plan is None:
         plan = machine.launch_plans[node] = _plan(machine, node)

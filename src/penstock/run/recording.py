@@ -288,6 +288,9 @@ def _count(source: Span | Picks) -> int:
 
 
 def _device(run: Runner, launch: Launch) -> str:
-    """The device that the launch runs on, taken from what it writes."""
+    """The device that the launch was placed on, or else that of what it writes."""
+    placed = run.blocks[launch.block].block.device
+    if placed is not None and placed.name is not None:
+        return placed.name
     extents = run.extents()
     return next((extents[target.arena][0].device for target in launch.targets), "cpu")

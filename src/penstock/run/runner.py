@@ -28,8 +28,9 @@ from penstock.plan.schedule import (
     Store,
     Unpad,
 )
-from penstock.run.arenas import Arena
+from penstock.run.arenas import Arena, Mirror
 from penstock.run.blocks import RunnableBlock
+from penstock.run.capturing import refuse_while_capturing
 from penstock.run.faults import Numbers, note_launch
 from penstock.run.fused.indices import Indices
 from penstock.run.memory.exhaustion import note_exhausted
@@ -95,6 +96,8 @@ class Runner:
         self.arenas: list[Arena] = []
         #: Uniform values by wire, as far as they have been asked for.
         self.uniforms: dict[int, torch.Tensor] = {}
+        #: Chunks of inputs on other devices than their arena's.
+        self.mirrors: dict[Mirror, torch.Tensor] = {}
         #: The instance for which a launch has failed, where that is known.
         self.failed_instance: int | None = None
 
@@ -104,6 +107,14 @@ class Runner:
             position = len(self.arenas)
             self.arenas.append(Arena(self.planner.spaces[position].kind, position))
         return self.arenas[number]
+
+    def mirror(self, mirror: Mirror) -> torch.Tensor:
+        """A chunk of inputs on another device."""
+        if mirror not in self.mirrors:
+            refuse_while_capturing()
+            values = self.arenas[mirror.arena].chunks[mirror.chunk]
+            self.mirrors[mirror] = values.to(mirror.device, non_blocking=True)
+        return self.mirrors[mirror]
 
     def extents(self) -> list[tuple[Kind, int]]:
         """For each arena what it holds, and for how many slots."""
@@ -129,7 +140,7 @@ class Runner:
         self, window: list[Instruction]
     ) -> tuple[PreparedWindow, list[Array] | None]:
         """The same, with the instructions as they were prepared for it."""
-        growth = _merged(item for item in window if isinstance(item, Chunk))
+        growth = merged(item for item in window if isinstance(item, Chunk))
         self._grow(growth)
         indices = Indices()
         is_inference = torch.is_inference_mode_enabled()
@@ -261,7 +272,7 @@ class Runner:
         self.failed_instance = None if row is None else int(step.instances[row])
 
 
-def _merged(chunks: Iterable[Chunk]) -> tuple[Chunk, ...]:
+def merged(chunks: Iterable[Chunk]) -> tuple[Chunk, ...]:
     """Chunks of one arena that follow each other become one."""
     merged: dict[int, list[Chunk]] = {}
     for chunk in chunks:

@@ -26,9 +26,10 @@ from penstock.plan.limits import current_limits
 from penstock.plan.machine import Steps
 from penstock.plan.outcome import Extent, Outcome
 from penstock.plan.planners import new_planner
-from penstock.plan.schedule import Instruction, Integers
+from penstock.plan.schedule import Instruction, Integers, Launch
 from penstock.run.inputs import read_inputs
 from penstock.run.kept_plans import WINDOW
+from penstock.run.padding.function import Ties
 
 if TYPE_CHECKING:
     from penstock.run.engine import Executable, Run
@@ -56,6 +57,8 @@ class _Contents(NamedTuple):
     #: The instances of each launch's rows.
     launched: list[Integers]
     outcome: Outcome
+    #: How sizes are tied in the padded forms that are launched, by the blocks' numbers.
+    ties: dict[int, Ties]
 
 
 # ---- making --------------------------------------------------------------------------------------
@@ -78,8 +81,17 @@ def plan_ahead(run: Run, columns: Any) -> ShippedPlan | None:
         instructions.append(item)
         if len(instructions) > MOST_INSTRUCTIONS:
             return None
-    contents = _Contents(instructions, list(planner.launched), planner.outcome(adopted))
+    ties = _ties_of(executable, instructions)
+    contents = _Contents(instructions, list(planner.launched), planner.outcome(adopted), ties)
     return _pack((signature(executable), inputs.digest(limits, WINDOW)), contents)
+
+
+def _ties_of(executable: Executable, instructions: Sequence[Instruction]) -> dict[int, Ties]:
+    launched = {item.block for item in instructions if isinstance(item, Launch)}
+    padded = {block.number: block.ties for block in executable.padded.values()}
+    return {
+        number: ties for number, ties in padded.items() if number in launched and ties is not None
+    }
 
 
 _signatures: WeakKeyDictionary[Any, bytes] = WeakKeyDictionary()
@@ -188,5 +200,9 @@ def find_shipped(executable: Executable, key: bytes) -> ShippedPlanner | None:
     plan = plans.get((signature(executable), key)) if plans else None
     if plan is None:
         return None
-    contents = _Unpacker(plan).load()
+    contents: _Contents = _Unpacker(plan).load()
+    padded = {block.number: block for block in executable.padded.values()}
+    # Padded forms are made when they are first planned, which here was elsewhere.
+    if not all(padded[number].has_form(ties) for number, ties in contents.ties.items()):
+        return None
     return ShippedPlanner(contents, deque(contents.launched))

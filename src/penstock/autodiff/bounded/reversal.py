@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.autodiff.bounded.runs import Bounded
+from penstock.autodiff.queued import QueuedReversal, QueuedTapedRun
 from penstock.autodiff.reverse import Reversal
 from penstock.autodiff.tape import Entry, Page, Taping
 from penstock.autodiff.way_back import Half, Move, WayBack
@@ -45,6 +46,8 @@ class BoundedReversal(Reversal):
 
 def reversal_of(run: Taping, keep: bool, checks_nan: bool) -> Reversal:
     """A backward pass over the tape of a run."""
+    if isinstance(run, QueuedTapedRun):
+        return QueuedReversal(run, keep, checks_nan)
     kind = BoundedReversal if isinstance(run, Bounded) else Reversal
     return kind(run, keep, checks_nan)
 

@@ -109,3 +109,15 @@ def default_policy(policy: Policy | None) -> AbstractContextManager[None]:
     if policy is None or _current.get() is not None:
         return nullcontext()
     return policy_scope(policy)
+
+
+def refuse_on_devices(policy: Policy) -> None:
+    """Raise an error if a policy is to hold where values are saved on several devices."""
+    if policy.kind != "keep":
+        raise ArgumentError(
+            report(
+                "memory: a program that is placed on several devices keeps what it saves.",
+                facts=[("policy", str(policy)), ("devices", "chosen with ps.device")],
+                todo='Use ps.memory("keep"), or leave ps.device out.',
+            )
+        )

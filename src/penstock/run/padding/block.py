@@ -60,6 +60,16 @@ class PaddedBlock(RunnableBlock):
             self._result_lengths,
         )
 
+    @property
+    def ties(self) -> Ties | None:
+        """How sizes are tied in the padded form; None while there is none."""
+        return None if self._made is None else self._made.ties
+
+    def has_form(self, ties: Ties) -> bool:
+        """Whether the padded form, made now if there is none, ties sizes like this."""
+        self._try(ties)
+        return self.ties == ties
+
     def _try(self, ties: Ties) -> None:
         """Make the padded function, unless it has been tried in vain."""
         key = tuple(ties.items())
