@@ -6,23 +6,20 @@ trees.
 
 from __future__ import annotations
 
-import gzip
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from penstock.data import Tree, random_binary_trees
+from penstock.data.listops import VOCABULARY, read_expressions
 from penstock.data.sick import SentencePair, read_pairs, read_vocabulary
 
 #: How often 1, 2, ... children are drawn for an inner node. Where few words are left there are
 #: fewer, which brings the shares of made-up trees near those of SICK: 56%, 19%, 14%, 8%, 3%.
 DRAWN_ARITY = (0.40, 0.21, 0.21, 0.13, 0.04, 0.01)
-
-LISTOPS_WORDS = ("[MAX", "[MIN", "[MED", "[SM", "]", *map(str, range(10)))
 
 
 @dataclass(frozen=True)
@@ -55,17 +52,15 @@ def sick(count: int) -> PairCorpus:
 
 def listops(count: int) -> TreeCorpus:
     """The first expressions of ListOps' standard test set as binary trees, or made-up ones."""
-    folder = _folder("listops")
-    vocabulary = {word: number for number, word in enumerate(LISTOPS_WORDS)}
+    folder, words = _folder("listops"), len(VOCABULARY)
     if folder is None:
         trees = random_binary_trees(
-            count, leaves=(1, 400), mean=43, spread=40, vocabulary=len(vocabulary), seed=count
+            count, leaves=(1, 400), mean=43, spread=40, vocabulary=words, seed=count
         )
-        return TreeCorpus(trees, len(vocabulary), "made-up trees like ListOps'")
-    with gzip.open(folder / "test_d20s.tsv.gz", "rt", encoding="utf-8") as lines:
-        texts = [line.rstrip("\n").partition("\t")[2] for line in islice(lines, count)]
-    trees = [Tree.from_brackets(text, vocabulary) for text in texts]
-    return TreeCorpus(trees, len(vocabulary), "ListOps, test set d20s")
+        return TreeCorpus(trees, words, "made-up trees like ListOps'")
+    file = folder / "test_d20s.tsv.gz"
+    trees = [found.tree for found in read_expressions(file, form="binary", limit=count)]
+    return TreeCorpus(trees, words, "ListOps, test set d20s")
 
 
 def random_trees(count: int) -> TreeCorpus:

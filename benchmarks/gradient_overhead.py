@@ -23,7 +23,6 @@ from benchmarks.figures import Figures, Spread, rounded
 from benchmarks.harness import Comparison, compare, wait_for_devices
 from benchmarks.programs.branching import branching_program
 from benchmarks.programs.lstm import lstm_program
-from benchmarks.programs.tree_lstm import tree_program
 from benchmarks.script import run_script
 from penstock.data import random_binary_trees
 
@@ -62,7 +61,7 @@ def tree_subject(batch: int, hidden: int) -> Subject:
     model = tree_lstm.TreeLSTM(hidden=hidden)
     trees = random_binary_trees(batch, seed=0)
     nodes = [tree.to_nodes() for tree in trees]
-    program = tree_program(model)
+    program = model.forward
     return Subject(
         f"tree: Tree-LSTM, hidden {hidden}, {batch} trees",
         model,

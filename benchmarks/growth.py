@@ -16,7 +16,6 @@ import torch
 from benchmarks.baselines.tree_lstm import TreeLSTM
 from benchmarks.figures import Figures
 from benchmarks.harness import Comparison, by_item, compare
-from benchmarks.programs.tree_lstm import tree_program
 from benchmarks.script import run_script
 from benchmarks.size_plots import times_by_size
 from benchmarks.tree_subject import REFERENCE, TreeSubject
@@ -28,7 +27,7 @@ WAYS = ("penstock", "penstock, known plan", REFERENCE)
 
 def measure_trees(model: TreeLSTM, trees: list[Tree], rounds: int) -> Comparison:
     """One number of trees."""
-    ways, program = TreeSubject(model, trees).forwards(), tree_program(model)
+    ways, program = TreeSubject(model, trees).forwards(), model.forward
     return compare(
         f"{len(trees):,} trees, {sum(map(len, trees)):,} nodes",
         {name: ways[name] for name in WAYS},

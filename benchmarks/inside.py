@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 import penstock as ps
-from penstock.autodiff.tape import Page
+from penstock.autodiff.bounded.runs import Bounded
+from penstock.autodiff.tape import Page, TapedRun
 from penstock.capture.lazy import session
 from penstock.capture.lazy.fibers import Fibers
 from penstock.capture.lazy.library import library
@@ -132,6 +133,25 @@ def taped_tensors(output: Tensor) -> list[Tensor]:
     made = [node.made for node in _graph_nodes(output) if hasattr(node, "made")]
     entries = [entry for call in made for entry in call.run.tape.entries]
     return [saved for entry in entries if isinstance(entry, Page) for saved in entry.saved]
+
+
+def most_saved_bytes(call: Callable[[], Any]) -> int | None:
+    """Bytes that were saved for backward at most, in the calls of programs that `call` makes; None
+    where it makes none.
+    """
+    runs: list[TapedRun] = []
+    kept: list[int] = []
+    finish = TapedRun.finish
+
+    def look(run: TapedRun) -> None:
+        finish(run)
+        runs.append(run)
+        kept.append(run.saved_bytes())
+
+    with patch.object(TapedRun, "finish", look):
+        call()
+    most = [run.strategy.store.peak if isinstance(run, Bounded) else 0 for run in runs]
+    return max(*most, *kept) if runs else None
 
 
 def _graph_nodes(output: Tensor) -> Iterator[Any]:

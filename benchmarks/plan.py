@@ -18,7 +18,6 @@ from benchmarks.baselines.tree_lstm import TreeLSTM
 from benchmarks.figures import Figures, rounded
 from benchmarks.harness import Comparison, compare, ratios
 from benchmarks.inside import planner_of
-from benchmarks.programs.tree_lstm import tree_program
 from benchmarks.script import run_script
 from benchmarks.size_plots import times_by_size
 from penstock.data import Tree, random_binary_trees
@@ -40,7 +39,7 @@ HEADINGS = (
 
 def measure_trees(trees: list[Tree], rounds: int) -> tuple[Comparison, tuple[str, ...]]:
     """Planning for these trees, in full and as one line."""
-    program = tree_program(TreeLSTM(embedding=4, hidden=4))
+    program = TreeLSTM(embedding=4, hidden=4).forward
     nodes = sum(map(len, trees))
     schedule = program.schedule(trees)
     with planning("always"):

@@ -21,7 +21,6 @@ from benchmarks.baselines.products import Layer
 from benchmarks.baselines.training import Forward
 from benchmarks.inside import planned_anew
 from benchmarks.peers.process import Peer, peers_for
-from benchmarks.programs.tree_lstm import tree_program
 from penstock.data import Tree, random_binary_trees
 
 REFERENCE = "by level, needed (b+)"
@@ -52,7 +51,7 @@ class TreeSubject:
         return {**self._penstock(), **self._by_hand()}
 
     def _penstock(self) -> dict[str, Forward]:
-        program, trees = tree_program(self.model), self.trees
+        program, trees = self.model.forward, self.trees
 
         def known() -> Tensor:
             return program.map(trees, out="stack")  # type: ignore[no-any-return]

@@ -12,6 +12,7 @@ from penstock.ir.verify import verify_program
 from penstock.ir.verify_graph import verify_graph
 from penstock.passes import pipeline
 from penstock.plan.machine import Machine
+from penstock.plan.placed import PlacedPlanner
 from penstock.plan.plan_cache import BoundedPlans
 from penstock.run.engine import Run
 
@@ -19,6 +20,7 @@ from penstock.run.engine import Run
 CHECKS = {
     "share_computations": verify_program,
     "wrap_entry": verify_program,
+    "place_nodes": verify_program,
     "close_row_loops": verify_program,
     "form_blocks": verify_graph,
 }
@@ -53,7 +55,8 @@ def collected_machines() -> Iterator[list[Machine]]:
             return carry_out(run, *args, **kwargs)
         finally:
             if run.machine is not None:
-                machines.append(run.machine)
+                planner = run.machine
+                machines.append(planner.machine if isinstance(planner, PlacedPlanner) else planner)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Run, "carry_out", collect)

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from benchmarks.baselines.products import Layer
 from benchmarks.baselines.segments import Segments
+from penstock import nn as models
 from penstock.data import Tree
 from penstock.data.sick import SentencePair
 
@@ -48,16 +49,8 @@ class Sentence:
         self.tokens = tree.token
 
 
-class ChildSumTreeLSTM(nn.Module):
+class ChildSumTreeLSTM(models.ChildSumTreeLSTM):
     """The state of a word: from its vector and from the states of the words below it."""
-
-    def __init__(self, inputs: int, hidden: int) -> None:
-        super().__init__()
-        self.hidden = hidden
-        self.word_gates = nn.Linear(inputs, 3 * hidden)
-        self.child_gates = nn.Linear(hidden, 3 * hidden)
-        self.word_forget = nn.Linear(inputs, hidden)
-        self.child_forget = nn.Linear(hidden, hidden)
 
     def node_forward(self, word: Tensor, child_c: Tensor, child_h: Tensor) -> State:
         """One word; the states of its children lie in rows."""
@@ -88,7 +81,7 @@ class ChildSumTreeLSTM(nn.Module):
         h_sum = _sum_segments(child_h, parents, len(gates))
         return _cell(gates + self.child_gates(h_sum), kept)
 
-    def forward(self, node: Word, words: Tensor) -> State:
+    def forward(self, node: Word, words: Tensor) -> State:  # type: ignore[override]
         """All words below `node`, then itself."""
         for child in node.children:
             self.forward(child, words)
@@ -131,7 +124,7 @@ class Relatedness(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, embedding)
         self.embedding.weight.requires_grad_(trains_embedding)
-        self.encoder = ChildSumTreeLSTM(embedding, hidden)
+        self.encoder = ChildSumTreeLSTM(self.embedding, hidden)
         self.similarity = Similarity(hidden, similarity)
 
     def forward(self, left: Sentence, right: Sentence) -> Tensor:

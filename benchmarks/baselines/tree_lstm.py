@@ -1,9 +1,9 @@
-"""The binary Tree-LSTM in plain torch: one model, and three ways to run it over many trees.
+"""The binary Tree-LSTM of `penstock.nn` in plain torch: three ways to run it over many trees.
 
 A leaf's state comes from its embedding; an inner node's from one product of 2H by 5H. All ways
-return h of every root, in the order of the trees, and allow gradients. The methods `leaf` and
-`cell` are written for one node and, as their operations work on the last dimension, take rows as
-well.
+return h of every root, in the order of the trees, and allow gradients. The model's methods `leaf`
+and `cell` are written for one node and, as their operations work on the last dimension, take rows
+as well.
 """
 
 from __future__ import annotations
@@ -17,33 +17,15 @@ from torch import Tensor, nn
 from benchmarks.baselines.levels import Levels, NeededLevels
 from benchmarks.baselines.products import Layer
 from penstock.data import Node
+from penstock.nn import BinaryTreeLSTM
+from penstock.nn.tree_lstm import State
 
-State = tuple[Tensor, Tensor]
 
-
-class TreeLSTM(nn.Module):
-    """The weights, and the two steps of the program for one node."""
+class TreeLSTM(BinaryTreeLSTM):
+    """The model, in the sizes that are measured."""
 
     def __init__(self, vocabulary: int = 2000, embedding: int = 300, hidden: int = 150) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, embedding)
-        self.leaf_gates = nn.Linear(embedding, 3 * hidden)
-        self.cell_gates = nn.Linear(2 * hidden, 5 * hidden)
-
-    def leaf(self, token: Tensor) -> State:
-        """The state of a leaf: h and c."""
-        gates = self.leaf_gates(self.embedding(token))
-        write, output, candidate = gates.chunk(3, -1)
-        c = torch.sigmoid(write) * torch.tanh(candidate)
-        return torch.sigmoid(output) * torch.tanh(c), c
-
-    def cell(self, h_left: Tensor, c_left: Tensor, h_right: Tensor, c_right: Tensor) -> State:
-        """The state of an inner node, from those of its two children."""
-        gates = self.cell_gates(torch.cat([h_left, h_right], -1))
-        write, keep_left, keep_right, output, candidate = gates.chunk(5, -1)
-        c = torch.sigmoid(write) * torch.tanh(candidate)
-        c = c + torch.sigmoid(keep_left) * c_left + torch.sigmoid(keep_right) * c_right
-        return torch.sigmoid(output) * torch.tanh(c), c
+        super().__init__(nn.Embedding(vocabulary, embedding), hidden)
 
 
 def per_sample(model: TreeLSTM, roots: Sequence[Node]) -> Tensor:

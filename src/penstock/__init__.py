@@ -4,16 +4,22 @@ many at once.
 
 from penstock import data, errors
 from penstock.api.control_flow import cond, switch, while_loop
+from penstock.api.device import device
 from penstock.api.eager import set_eager
 from penstock.api.eager_code import batching, unit
 from penstock.api.function import Function, function
 from penstock.api.function import map_instances as map
 from penstock.api.fusion import set_fusion
 from penstock.api.markers import do_not_convert, shared, static
+from penstock.api.memory import memory
 from penstock.api.profile import profile
 from penstock.api.sequences import foldl, foldr, map_fn, scan
 from penstock.capture.tensor_array import TensorArray
+from penstock.distributed.processes import process_group
 from penstock.errors import PenstockWarning
+
+# Written with the names above, as a user would.
+from penstock import nn  # isort: skip
 
 __version__ = "0.1.0.dev0"
 
@@ -24,6 +30,7 @@ __all__ = [
     "batching",
     "cond",
     "data",
+    "device",
     "do_not_convert",
     "errors",
     "foldl",
@@ -31,6 +38,9 @@ __all__ = [
     "function",
     "map",
     "map_fn",
+    "memory",
+    "nn",
+    "process_group",
     "profile",
     "scan",
     "set_eager",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 _DESCRIPTION = """\
 Penstock runs PyTorch programs whose control flow depends on the data. You write the program for
@@ -18,7 +19,7 @@ one example; Penstock runs it for many at once, batched just in time.
 _DEMO = """\
 Encode made-up binary trees with a recursive Tree-LSTM, twice: one tree after the other in plain
 PyTorch, then all together through Penstock. The program is the same recursion both times; it is
-short, and it is in penstock/demo.py. Both results are compared, then both speeds.
+short, and it is in penstock/nn/tree_lstm.py. Both results are compared, then both speeds.
 """
 
 _EXAMPLES = """\
@@ -28,6 +29,29 @@ examples:
   penstock demo --hidden 512      larger states
 
 exit status: 0 if both ways agree, 1 if they differ, 2 if the arguments are wrong.
+"""
+
+
+_DOCTOR = """\
+Say what is installed here and what each part gives: versions, devices, compilers, optional
+packages; then run a small program. Start here when something does not work.
+
+exit status: 0 if programs can run, 1 if something that is needed is missing or wrong.
+"""
+
+_STATS = """\
+Count the programs that contain conditionals and loops. A path is a file or a folder: Python source
+(.py), exported torch graphs (.pt2, and .pt or .ts for TorchScript) or ONNX models (.onnx). Nothing
+is run. Python source is counted as it is written: the models of a file (classes with a forward,
+functions under ps.function and the like), without conditions that only read attributes of self.
+"""
+
+_STATS_EXAMPLES = """\
+examples:
+  penstock stats src examples     all programs in two folders
+  penstock stats model.onnx       one exported graph
+
+exit status: 0 if everything could be read, 1 if not, 2 if the arguments are wrong.
 """
 
 
@@ -45,6 +69,20 @@ def build_parser() -> argparse.ArgumentParser:
     demo.add_argument("--trees", type=_at_least_one, default=512, help="how many (default 512)")
     demo.add_argument("--hidden", type=_at_least_one, default=150, help="size of h (default 150)")
     demo.add_argument("--seed", type=int, default=0, help="of trees and weights (default 0)")
+    commands.add_parser(
+        "doctor",
+        help="what is installed here, and whether programs run",
+        description=_DOCTOR,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    stats = commands.add_parser(
+        "stats",
+        help="how many programs contain conditionals and loops",
+        description=_STATS,
+        epilog=_STATS_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    stats.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file or a folder")
     # Its arguments, --help among them, are for the scripts to read.
     commands.add_parser(
         "bench", help="benchmarks of a source checkout; see penstock bench --help", add_help=False
@@ -62,6 +100,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run_bench(rest)
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Call the module that a subcommand stands for."""
+    if options.command == "doctor":
+        from penstock.doctor import run_doctor
+
+        return run_doctor()
+    if options.command == "stats":
+        from penstock.stats.report import run_stats
+
+        return run_stats(options.paths)
     from penstock.demo import run_demo
 
     return run_demo(trees=options.trees, hidden=options.hidden, seed=options.seed)

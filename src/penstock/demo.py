@@ -1,8 +1,8 @@
 """The main job in small: a recursive Tree-LSTM over made-up trees, one by one and batched.
 
-`TreeLSTM.encode` is written for one node of one tree. The per-sample side recurses over Python
-objects, as one would without Penstock; both sides share leaf, cell and weights. Figures here are
-for a first impression; careful ones are in benchmarks/.
+The model is `penstock.nn.BinaryTreeLSTM`, written for one node of one tree. The per-sample side
+recurses over Python objects, as one would without Penstock; both sides share leaf, cell and
+weights. Figures here are for a first impression; careful ones are in benchmarks/.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
 
-import penstock as ps
 from penstock.data import Node, Tree, random_binary_trees
+from penstock.nn import BinaryTreeLSTM
+from penstock.nn.tree_lstm import State
 
 T = TypeVar("T")
-State = tuple[Tensor, Tensor]
 
 #: Trees that are run together.
 BATCH = 256
@@ -29,54 +29,18 @@ BATCH = 256
 TOLERANCE = 1e-4
 
 
-class TreeLSTM(nn.Module):
-    """A binary Tree-LSTM: the state of a node from those of its two children."""
+class TreeLSTM(BinaryTreeLSTM):
+    """`penstock.nn.BinaryTreeLSTM`, and its recursion in plain PyTorch."""
 
     def __init__(self, vocabulary: int, embedding: int, hidden: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, embedding)
-        self.leaf_gates = nn.Linear(embedding, 3 * hidden)
-        self.cell_gates = nn.Linear(2 * hidden, 5 * hidden)
-
-    @ps.function
-    def forward(self, tree: Tree) -> Tensor:  # type: ignore[override]  # a Function, typed as one
-        """The state h of the root."""
-        state: State = self.encode(tree, tree.root)
-        return state[0]
-
-    @ps.function
-    def encode(self, tree: Tree, i: Tensor) -> State:
-        """The state of node i: recursion by plain calls, a branch on the shape of the tree."""
-        state: State = ps.cond(
-            tree.is_leaf(i),
-            lambda i: self.leaf(tree.token[i]),
-            lambda i: self.cell(
-                *self.encode(tree, tree.left(i)), *self.encode(tree, tree.right(i))
-            ),
-            (i,),
-        )
-        return state
+        super().__init__(nn.Embedding(vocabulary, embedding), hidden)
 
     def recurse(self, node: Node) -> State:
-        """The same recursion over Python objects, in plain PyTorch."""
+        """`encode` over Python objects."""
         if not node.children:
             return self.leaf(torch.tensor(node.token))
         left, right = node.children
         return self.cell(*self.recurse(left), *self.recurse(right))
-
-    def leaf(self, token: Tensor) -> State:
-        """The state of a leaf, from its token."""
-        write, output, candidate = self.leaf_gates(self.embedding(token)).chunk(3, -1)
-        c = torch.sigmoid(write) * torch.tanh(candidate)
-        return torch.sigmoid(output) * torch.tanh(c), c
-
-    def cell(self, h_left: Tensor, c_left: Tensor, h_right: Tensor, c_right: Tensor) -> State:
-        """The state of an inner node, from those of its children."""
-        gates = self.cell_gates(torch.cat([h_left, h_right], -1))
-        write, keep_left, keep_right, output, candidate = gates.chunk(5, -1)
-        c = torch.sigmoid(write) * torch.tanh(candidate)
-        c = c + torch.sigmoid(keep_left) * c_left + torch.sigmoid(keep_right) * c_right
-        return torch.sigmoid(output) * torch.tanh(c), c
 
 
 def run_demo(

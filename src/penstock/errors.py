@@ -98,12 +98,24 @@ class NanError(PenstockError, ArithmeticError, RuntimeError):
     """
 
 
+class SpillError(PenstockError, OSError):
+    """Saved values could not be written to disk or to pinned memory, or not be read back."""
+
+
 class TreeError(PenstockError, ValueError):
     """Arrays, nested tuples or brackets that do not describe exactly one tree."""
 
 
 class WaitError(PenstockError, RuntimeError):
     """An instance wants to wait for a value where it cannot be suspended."""
+
+
+class ProcessError(PenstockError, RuntimeError):
+    """A process of the group has failed, has ended, or does not answer."""
+
+
+class AgreementError(ProcessError):
+    """The processes of a group do not do the same: other arguments, seeds, programs or orders."""
 
 
 class InternalError(PenstockError, RuntimeError):

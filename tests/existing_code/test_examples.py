@@ -1,8 +1,9 @@
-"""The scripts in examples/ run as they are; each compares itself with the plain loop."""
+"""The scripts in examples/ run as they are, on their small problems."""
 
 from __future__ import annotations
 
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,31 @@ import torch
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 
+#: What makes an example smaller than it is by itself.
+SMALLER = {
+    "decoding": ["--steps", "4"],
+    "dqn_agent": ["--rounds", "2"],
+    "early_exit": ["--steps", "10"],
+    "listops_tree_lstm": ["--epochs", "1"],
+    "recursive_reasoning": ["--steps", "3"],
+    "sentiment": ["--epochs", "1"],
+    "sick_relatedness": ["--epochs", "1"],
+    "trip_counts": ["--problems", "5"],
+}
 
-@pytest.mark.usefixtures("unchanged_torch")
+
+@pytest.fixture
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("unchanged_torch", "_one_thread")
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs_as_it_is(path, capsys):
+def test_an_example_runs_as_it_is(path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [str(path), *SMALLER.get(path.stem, [])])
     torch.set_default_dtype(torch.float32)
     try:
         runpy.run_path(str(path), run_name="__main__")

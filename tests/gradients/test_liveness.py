@@ -100,3 +100,56 @@ def test_an_instance_that_leaves_a_loop_early_is_not_heard_of_later():
     x = torch.tensor([0.0, 16.0], requires_grad=True)
     (grad,) = torch.autograd.grad(sum(f.map(x, [0, 2])), x)
     torch.testing.assert_close(grad, torch.tensor([1.0, 1 / 32]))
+
+
+def backward_rows(run) -> list[int]:
+    return [launch.rows for launch in run.launches if launch.is_backward]
+
+
+def test_rows_that_lack_a_cotangent_that_is_only_added_go_with_the_others():
+    @ps.function
+    def state(x):
+        kept = torch.tanh(x)
+        return kept, kept * kept
+
+    x = torch.randn(4, 3, requires_grad=True)
+    with ps.profile() as run:
+        rows = state.map(list(x))
+        loss = sum(seen.sum() for _, seen in rows) + rows[1][0].sum()
+        (grad,) = torch.autograd.grad(loss, x)
+    assert backward_rows(run) == [4]
+    eager = torch.tanh(x)
+    (expected,) = torch.autograd.grad((eager * eager).sum() + eager[1].sum(), x)
+    torch.testing.assert_close(grad, expected)
+
+
+def test_a_cotangent_that_is_multiplied_is_not_replaced_by_zeros():
+    @ps.function
+    def both(x):
+        root = torch.sqrt(x)
+        return root, x + 1
+
+    x = torch.tensor([0.0, 4.0], requires_grad=True)
+    with ps.profile() as run:
+        rows = both.map(x)
+        (grad,) = torch.autograd.grad(rows[0][1] + rows[1][0] + rows[1][1], x)
+    assert sorted(backward_rows(run)) == [1, 1]
+    torch.testing.assert_close(grad, torch.tensor([1.0, 1.25]))
+
+
+def test_two_cotangents_that_are_only_added_to_each_other_are_not_replaced():
+    @ps.function
+    def three(x, y):
+        both = x * y
+        return both.sum(), both.prod(), y * 2
+
+    xs = [torch.tensor([0.5, math.inf], requires_grad=True), torch.ones(2, requires_grad=True)]
+    ys = [torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)]
+    rows = three.map(xs, ys)
+    loss = rows[0][2].sum() + sum(value.sum() for value in rows[1])
+    grads = torch.autograd.grad(loss, [*xs, *ys], allow_unused=True)
+    assert grads[0] is None
+    torch.testing.assert_close(grads[2], torch.full((2,), 2.0))
+    eager = three.__wrapped__(xs[1], ys[1])
+    expected = torch.autograd.grad(sum(value.sum() for value in eager), [xs[1], ys[1]])
+    torch.testing.assert_close([grads[1], grads[3]], list(expected))

@@ -6,17 +6,40 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
 
-def run_processes(script: Path, count: int, folder: Path, limit: float = 120.0) -> list[str]:
+def run_processes(
+    script: Path,
+    count: int,
+    folder: Path,
+    limit: float = 120.0,
+    arguments: Sequence[str] = (),
+) -> list[str]:
     """What each process printed; an error shows the output of the one that failed."""
+    started = start_processes(script, count, folder, arguments)
+    codes, texts = end_processes(started, folder, limit)
+    for rank, (code, text) in enumerate(zip(codes, texts, strict=True)):
+        assert code == 0, f"process {rank} failed:\n{text}"
+    return texts
+
+
+def start_processes(
+    script: Path, count: int, folder: Path, arguments: Sequence[str] = ()
+) -> list[subprocess.Popen[bytes]]:
+    """Start all ranks of a job."""
+    command = [sys.executable, str(script), *arguments]
     rendezvous = folder / "rendezvous"
-    started = [
-        _start(script, rank, count, rendezvous, folder / f"{rank}.log") for rank in range(count)
-    ]
+    return [_start(command, rank, count, rendezvous, _log(folder, rank)) for rank in range(count)]
+
+
+def end_processes(
+    started: list[subprocess.Popen[bytes]], folder: Path, limit: float
+) -> tuple[list[int], list[str]]:
+    """How each process ended, and what it printed; none is left behind."""
     end = time.monotonic() + limit
     try:
         codes = [process.wait(max(0.0, end - time.monotonic())) for process in started]
@@ -24,14 +47,16 @@ def run_processes(script: Path, count: int, folder: Path, limit: float = 120.0) 
         for process in started:
             process.kill()
             process.wait()
-    texts = [(folder / f"{rank}.log").read_text(encoding="utf-8") for rank in range(count)]
-    for rank, (code, text) in enumerate(zip(codes, texts, strict=True)):
-        assert code == 0, f"process {rank} failed:\n{text}"
-    return texts
+    ranks = range(len(started))
+    return codes, [_log(folder, rank).read_text(encoding="utf-8") for rank in ranks]
+
+
+def _log(folder: Path, rank: int) -> Path:
+    return folder / f"{rank}.log"
 
 
 def _start(
-    script: Path, rank: int, count: int, rendezvous: Path, log: Path
+    command: Sequence[str], rank: int, count: int, rendezvous: Path, log: Path
 ) -> subprocess.Popen[bytes]:
     paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {
@@ -43,6 +68,4 @@ def _start(
         "RENDEZVOUS": rendezvous.as_uri(),
     }
     with log.open("wb") as output:
-        return subprocess.Popen(
-            [sys.executable, str(script)], env=environment, stdout=output, stderr=output
-        )
+        return subprocess.Popen(command, env=environment, stdout=output, stderr=output)

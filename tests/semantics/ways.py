@@ -14,6 +14,7 @@ import penstock as ps
 from penstock.plan.limits import limits
 from penstock.plan.planners import planning
 from penstock.run.native.choice import native_loops
+from tests.placing import placed_in_turn, slow_device
 from tests.semantics.table import Case
 
 Way = Callable[[Case], list[Any]]
@@ -68,6 +69,24 @@ def run_map_collated(case: Case) -> list[Any]:
         return function.map(batch)  # type: ignore[no-any-return]
 
 
+def run_map_partitioned(case: Case) -> list[Any]:
+    """All instances at once, every other torch call on a second device, which is slower."""
+    with placed_in_turn(), slow_device(1):
+        return run_map(case)
+
+
+def run_swapped(case: Case) -> list[Any]:
+    """All instances at once; hardly anything that backward needs may stay in memory."""
+    with ps.memory("swap", budget=600):
+        return run_map(case)
+
+
+def run_recomputed(case: Case) -> list[Any]:
+    """All instances at once; what backward needs is computed again, a few launches at a time."""
+    with ps.memory("recompute", budget=600):
+        return run_map(case)
+
+
 def run_converted(case: Case) -> list[Any]:
     """The plain program with its control flow converted, one instance at a time."""
     return [case.converted(*instance) for instance in case.instances]
@@ -111,6 +130,9 @@ WAYS: dict[str, Way] = {
     "map_tiny_lookahead": run_map_tiny_lookahead,
     "map_native": run_map_native,
     "map_collated": run_map_collated,
+    "map_partitioned": run_map_partitioned,
+    "swapped": run_swapped,
+    "recomputed": run_recomputed,
     "converted_eager": run_converted_eager,
     "converted": run_converted,
     "converted_map": run_converted_map,

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -20,6 +22,8 @@ from penstock.capture.location import user_line
 from penstock.capture.refusals import describe
 from penstock.capture.static import is_static, static_key
 from penstock.errors import ArgumentError, ColumnError, report
+
+_DTYPE, _DEVICE, _SHAPE = map(attrgetter, ("dtype", "device", "shape"))
 
 
 @dataclass(slots=True)
@@ -204,11 +208,11 @@ def _spread_columns(column: Spread, path: str) -> tuple[list[Any], Any]:
     ):
         stacked = torch.tensor(values)
         return [InputColumn(path, stacked, stacked.dtype, "cpu", [()])], stacked[0]
-    leaves, structure = flatten(first)
-    rows = _aligned_rows(values, leaves, structure, column.name)
+    _, structure = flatten(first)
+    rows = _aligned_rows(values, structure, column.name)
     paths = _paths(structure, path)
     columns = [
-        _input_column(list(row), leaf_path, column.name)
+        _input_column(list(row), leaf_path)
         for row, leaf_path in zip(zip(*rows, strict=True), paths, strict=True)
     ]
     return columns, first
@@ -221,59 +225,63 @@ def _paths(structure: Structure, name: str) -> tuple[str, ...]:
 
 
 def _aligned_rows(
-    values: Sequence[Any], first: list[Any], structure: Structure, name: str
-) -> list[list[Any]]:
+    values: Sequence[Any], structure: Structure, name: str
+) -> Sequence[Sequence[Any]]:
+    """The leaves of each value."""
     if isinstance(values[0], torch.Tensor):
         for number, value in enumerate(values):
             if not isinstance(value, torch.Tensor | bool | int | float):
                 raise _structure_clash(name, values[0], number, value)
         return [[value] for value in values]
-    take = extractor(values[0])
-    rows = []
-    for number, value in enumerate(values):
-        leaves = take(value)
-        if leaves is None:
-            leaves, found = flatten(value)
-            if found != structure:
-                raise _structure_clash(name, values[0], number, value)
-        rows.append(leaves)
-    return rows
+    rows = fields_of_tensors(values)
+    if rows is not None:
+        return rows
+    flat = list(map(flatten, values))
+    for number, (_, found) in enumerate(flat):
+        if found != structure:
+            raise _structure_clash(name, values[0], number, values[number])
+    return [leaves for leaves, _ in flat]
 
 
-def extractor(example: Any) -> Callable[[Any], list[Any] | None]:
-    """A fast `flatten` for values that look like `example`; its result is None for others."""
-    cls = type(example)
-    names = getattr(cls, "__dataclass_fields__", None)
-    if names is None or not all(isinstance(getattr(example, n), torch.Tensor) for n in names):
-        return lambda value: None
-    fields = tuple(names)
+def fields_of_tensors(values: Sequence[Any]) -> list[tuple[torch.Tensor, ...]] | None:
+    """The leaves of each value where all are of one dataclass with tensors for fields, quickly;
+    None for others.
+    """
+    cls = type(values[0])
+    fields = tuple(getattr(cls, "__dataclass_fields__", ()))
+    if not fields or set(map(type, values)) != {cls}:
+        return None
+    if len(fields) == 1:
+        rows: list[Any] = [(getattr(value, fields[0]),) for value in values]
+    else:
+        rows = list(map(attrgetter(*fields), values))
+    kinds = set(map(type, chain.from_iterable(rows)))
+    return rows if all(issubclass(kind, torch.Tensor) for kind in kinds) else None
 
-    def take(value: Any) -> list[Any] | None:
-        if type(value) is not cls:
-            return None
-        leaves = [getattr(value, name) for name in fields]
-        return leaves if all(isinstance(leaf, torch.Tensor) for leaf in leaves) else None
 
-    return take
-
-
-def _input_column(values: list[Any], path: str, name: str) -> Any:
+def _input_column(values: list[Any], path: str) -> Any:
     first = values[0]
     if is_static(first):
         for number, value in enumerate(values):
             if not _same_static(first, value):
                 raise _static_clash(path, first, number, value)
         return first
-    tensors = [as_tensor(value, path) for value in values]
+    tensors = [as_tensor(value, path) for value in values] if _has_others(values) else values
     dtype, device = tensors[0].dtype, tensors[0].device
-    shapes = [tuple(tensor.shape) for tensor in tensors]
-    for number, tensor in enumerate(tensors):
-        if tensor.dtype != dtype or tensor.device != device:
-            raise _type_clash(path, tensors[0], number, tensor)
-    distinct = list(dict.fromkeys(shapes))
+    if len(set(map(_DTYPE, tensors))) > 1 or len(set(map(_DEVICE, tensors))) > 1:
+        for number, tensor in enumerate(tensors):
+            if tensor.dtype != dtype or tensor.device != device:
+                raise _type_clash(path, tensors[0], number, tensor)
+    shapes = list(map(_SHAPE, tensors))
+    distinct = list(map(tuple, dict.fromkeys(shapes)))
     return InputColumn(
         path, tensors, dtype, str(device), distinct, shapes if len(distinct) > 1 else None
     )
+
+
+def _has_others(values: list[Any]) -> bool:
+    """Whether not all are tensors."""
+    return not all(issubclass(kind, torch.Tensor) for kind in set(map(type, values)))
 
 
 def _same_static(left: Any, right: Any) -> bool:

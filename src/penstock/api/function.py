@@ -34,6 +34,8 @@ from penstock.api.instances import (
     split_instances,
 )
 from penstock.api.markers import Shared
+from penstock.api.memory import memory as Memory
+from penstock.api.memory import policy_of
 from penstock.api.outputs import check_form, in_form, in_form_of_values
 from penstock.api.program_steps import record_program
 from penstock.api.refusals import (
@@ -52,8 +54,10 @@ from penstock.capture.lazy.scope import Scope
 from penstock.capture.leaves import as_values
 from penstock.capture.signatures import Callee
 from penstock.capture.static import Static, is_static
+from penstock.distributed.call import is_spread, run_placed
 from penstock.errors import PenstockError
 from penstock.ir.program import Program
+from penstock.run.memory.policy import default_policy
 from penstock.run.seeds import Seed
 from penstock.run.shipped import ShippedPlan, shipped_plans
 
@@ -329,8 +333,8 @@ class Function:
         captures = _captures(entry, batch)
         executable = self._executable(entry)
         with naming_assertions(entry.traced.assertions):
-            if asks_for_gradients(values, captures):
-                return run_with_gradients(
+            if is_spread(executable):
+                return run_placed(
                     executable,
                     values,
                     captures,
@@ -339,6 +343,17 @@ class Function:
                     seed,
                     is_joined=is_joined,
                 )
+            if asks_for_gradients(values, captures):
+                with default_policy(self._options["memory"]):
+                    return run_with_gradients(
+                        executable,
+                        values,
+                        captures,
+                        batch.count,
+                        batch.numbers,
+                        seed,
+                        is_joined=is_joined,
+                    )
             columns = executable.run(values, captures, batch.count, batch.numbers, seed)
             return [column.stacked() if is_joined else column.rows() for column in columns]
 
@@ -416,6 +431,7 @@ def function(
     *,
     autograph: bool = True,
     name: str | None = None,
+    memory: Memory | str | None = None,
     max_depth: int = 10_000,
 ) -> Function: ...
 @overload
@@ -424,6 +440,7 @@ def function(
     *,
     autograph: bool = True,
     name: str | None = None,
+    memory: Memory | str | None = None,
     max_depth: int = 10_000,
 ) -> Callable[[Callable[..., Any]], Function]: ...
 def function(
@@ -431,6 +448,7 @@ def function(
     *,
     autograph: bool = True,
     name: str | None = None,
+    memory: Memory | str | None = None,
     max_depth: int = 10_000,
 ) -> Function | Callable[[Callable[..., Any]], Function]:
     """Make a Python function, written for one example, a program that runs for many.
@@ -443,13 +461,20 @@ def function(
         autograph: whether `if`, `while`, `for`, `and`, `or`, `not` on traced values become control
             flow of the program, here and in the functions that it calls.
         name: the name in programs and errors; that of `fn` otherwise.
+        memory: what becomes of the values that backward needs, for calls outside of any
+            `ps.memory` scope: a policy by its name, or `ps.memory(...)`.
         max_depth: how many calls may be inside each other in a call of this function; one more
             is a `RecursionLimitError`.
 
     Gradients flow as through the Python function.
     """
     check_depth(max_depth)
-    options = {"autograph": autograph, "name": name, "max_depth": max_depth}
+    options: dict[str, Any] = {
+        "autograph": autograph,
+        "name": name,
+        "memory": policy_of(memory),
+        "max_depth": max_depth,
+    }
     if fn is None:
         return lambda decorated: Function(decorated, options)
     return Function(fn, options)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from penstock.capture.active import state
 from penstock.capture.captures import reachable
 
 SIMPLE_TYPES = (bool, int, float, str, NoneType)
@@ -44,6 +45,7 @@ class Guards:
 
 def _settings() -> Iterator[tuple[str, Hashable]]:
     yield "the default dtype", str(torch.get_default_dtype())
+    yield "the device", "" if state.device is None else str(state.device)
     for device in ("cpu", "cuda"):
         enabled = torch.is_autocast_enabled(device)
         dtype = str(torch.get_autocast_dtype(device)) if enabled else ""

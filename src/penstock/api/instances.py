@@ -29,12 +29,13 @@ def split_instances(
     ragged = [(n, c.shape_of_row) for n, c in enumerate(batch.inputs) if c.shape_of_row is not None]
     if not ragged:
         return [(list(range(batch.count)), batch)]
-    parts: dict[Hashable, list[int]] = {}
-    for row in range(batch.count):
-        place = tuple(key(number, shapes[row]) for number, shapes in ragged)
-        parts.setdefault(place, []).append(row)
-    if len(parts) == 1:
+    keys = [{shape: key(number, shape) for shape in set(shapes)} for number, shapes in ragged]
+    if all(len(set(known.values())) == 1 for known in keys):
         return [(list(range(batch.count)), batch)]
+    parts: dict[Hashable, list[int]] = {}
+    for row, shapes in enumerate(zip(*(shapes for _, shapes in ragged), strict=True)):
+        place = tuple(known[shape] for known, shape in zip(keys, shapes, strict=True))
+        parts.setdefault(place, []).append(row)
     return [(rows, batch.rows(rows)) for rows in parts.values()]
 
 

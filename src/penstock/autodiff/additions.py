@@ -3,94 +3,149 @@ belongs.
 
 Gradients of slots are written if they are the first and only ones; factors of weight gradients are
 collected until many rows can be contracted at once. Whether slots have a gradient already is known
-from the plan, so all this is prepared once and done in every pass of the same shape.
+from the plan, so all this is found once and done in every pass of the same shape. How to do it
+without compiled code is made ready when that is first asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from penstock.autodiff.contract import Contraction
-from penstock.autodiff.gradients import slots_of
-from penstock.autodiff.way_back import Add, Adding
+from penstock.autodiff.gradients import Accumulate, Slots, as_array, as_slots, count_of
 from penstock.plan.schedule import Integers, Picks, Shared, Span
+from penstock.run.fused.indices import FindIndex
 
 if TYPE_CHECKING:
     from penstock.autodiff.reverse import Reversal
     from penstock.autodiff.tape import Page
 
 
-def prepare_additions(
+@dataclass(slots=True, eq=False)
+class Addition:
+    """What to do with one result of a backward half, or with factors among them."""
+
+    def run(self, reversal: Reversal, results: Sequence[Any]) -> None:
+        """Do it."""
+        raise NotImplementedError
+
+
+@dataclass(slots=True, eq=False)
+class Collection(Addition):
+    """Factors of a weight gradient wait for those of other launches."""
+
+    key: object
+    wire: int
+    how: Contraction
+
+    def run(self, reversal: Reversal, results: Sequence[Any]) -> None:
+        """Add them to the others."""
+        factors = [results[place] for place in self.how.places]
+        reversal.collect(self.key, self.wire, self.how, factors)
+
+
+@dataclass(slots=True, eq=False)
+class UniformAddition(Addition):
+    """The gradient of a uniform value."""
+
+    wire: int
+    place: int
+
+    def run(self, reversal: Reversal, results: Sequence[Any]) -> None:
+        """Add it to what is known of it."""
+        reversal.add_uniform(self.wire, results[self.place].clone())
+
+
+@dataclass(slots=True, eq=False)
+class SlotAddition(Addition):
+    """The gradients of an operand in slots."""
+
+    operand: int
+    place: int
+    arena: int
+    slots: Slots
+    find: FindIndex
+    #: Whether they are the first and only ones: they are written.
+    is_first: bool
+    #: Finds the slots that have no gradient yet, where others have.
+    missing: FindIndex | None
+    #: The rows that have a gradient, where not all have.
+    chosen: torch.Tensor | None = None
+    put: Accumulate | None = None
+
+    def run(self, reversal: Reversal, results: Sequence[Any]) -> None:
+        """Write or add them."""
+        values = results[self.place]
+        if self.chosen is not None:
+            values = values.index_select(0, self.chosen)
+        arena = reversal.arena(self.arena)
+        if self.put is None:
+            if self.is_first:
+                self.put = arena.prepare_write(self.slots, self.find)
+            else:
+                self.put = arena.prepare_add(self.slots, self.find, self.missing)
+        self.put(arena, values.reshape(count_of(self.slots), *arena.kind.shape))
+
+
+def find_additions(
     reversal: Reversal,
     page: Page,
     index: Integers | None,
     places: Sequence[int | Contraction | None],
     masks: Sequence[torch.Tensor | None],
-) -> tuple[Adding, ...]:
+) -> tuple[Addition, ...]:
     """For each operand how its gradient is added, for the rows of its mask where there is one."""
-    adds: list[Adding] = []
+    additions: list[Addition] = []
     for operand, place, mask in zip(page.operands, places, masks, strict=True):
+        if place is None:
+            continue
         source = page.launch.operands[operand]
         if isinstance(place, Contraction):
-            adds.append(Adding(_collecting(page, operand, place)))
-        elif place is not None and isinstance(source, Shared):
-            adds.append(Adding(_adding_uniform(source.wire, place)))
-        elif place is not None:
-            adds.append(_adding(reversal, page, operand, place, index, mask))
-    return tuple(adds)
+            assert isinstance(source, Shared)
+            key = (page.launch.block, operand, source.wire, place.kind, place.shape)
+            additions.append(Collection(key, source.wire, place))
+        elif isinstance(source, Shared):
+            additions.append(UniformAddition(source.wire, place))
+        else:
+            additions.append(_slot_addition(reversal, page, operand, place, index, mask))
+    return tuple(additions)
 
 
-def row_slots(source: Span | Picks, rows: int, index: Integers | None) -> Integers:
-    """The slots of some rows of an operand or target."""
-    slots = slots_of(source)
-    if index is None:
-        return slots
-    if len(slots) == rows:
-        return slots[index]
-    picked: Integers = slots.reshape(rows, -1)[index].reshape(-1)
-    return picked
-
-
-def _collecting(page: Page, operand: int, how: Contraction) -> Add:
-    source = page.launch.operands[operand]
-    assert isinstance(source, Shared)
-    wire, key = source.wire, (page.launch.block, operand, source.wire, how.kind, how.shape)
-
-    def collect(reversal: Reversal, results: Sequence[Any]) -> None:
-        reversal.collect(key, wire, how, [results[place] for place in how.places])
-
-    return collect
-
-
-def _adding_uniform(wire: int, place: int) -> Add:
-    return lambda reversal, results: reversal.add_uniform(wire, results[place].clone())
-
-
-def _adding(
+def _slot_addition(
     reversal: Reversal,
     page: Page,
     operand: int,
     place: int,
     index: Integers | None,
     mask: torch.Tensor | None,
-) -> Adding:
-    """How to add the gradient of an operand in slots."""
+) -> SlotAddition:
     source = page.launch.operands[operand]
     assert isinstance(source, Span | Picks)
-    number, arena = source.arena, reversal.arena(source.arena)
+    arena = reversal.arena(source.arena)
     chosen = None if mask is None or bool(mask.all()) else mask.nonzero().squeeze(1)
     if chosen is not None:
         index = chosen.numpy() if index is None else index[chosen.numpy()]
-    slots = row_slots(source, page.rows, index)
-    shape, find = (len(slots), *arena.kind.shape), reversal.finding(page, source, index)
-    is_first = len(slots) and arena.take_first(slots)
-    put = arena.prepare_write(slots, find) if is_first else arena.prepare_add(slots, find)
+    slots, find = row_slots(source, page.rows, index), reversal.finding(page, source, index)
+    is_first = arena.take_first(slots)
+    missing = None
+    if not is_first:
+        without = arena.take_more(slots)
+        if len(without):
+            missing = reversal.indices.wait(without, arena.device)
+    return SlotAddition(operand, place, source.arena, slots, find, is_first, missing, chosen)
 
-    def add(reversal: Reversal, results: Sequence[Any]) -> None:
-        values = results[place] if chosen is None else results[place].index_select(0, chosen)
-        put(reversal.arena(number), values.reshape(shape))
 
-    return Adding(add, operand, place) if is_first else Adding(add)
+def row_slots(source: Span | Picks, rows: int, index: Integers | None) -> Slots:
+    """The slots of some rows (None: all) of an operand or target."""
+    slots = as_slots(source)
+    if index is None:
+        return slots
+    listed = as_array(slots)
+    if len(listed) == rows:
+        return listed[index]
+    picked: Integers = listed.reshape(rows, -1)[index].reshape(-1)
+    return picked

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 
 from penstock.autodiff.anomalies import place_of
+from penstock.autodiff.bounded.reversal import rest, reversal_of
+from penstock.autodiff.captured_ways import replay_way
 from penstock.autodiff.ends import Ends
 from penstock.autodiff.replay import replay_gradients
 from penstock.autodiff.reverse import NanFound, Reversal
@@ -22,19 +24,26 @@ def go_backward(ends: Ends, grads: Sequence[torch.Tensor | None]) -> Sequence[to
     keep = keeps_graph() or ends.is_one_of_several
     recorder = ends.run.recorder
     checks_nan = looks_for_nan() or (recorder is not None and recorder.checks_nan)
-    with without_modes():
-        if torch.is_grad_enabled():
-            return replay_gradients(ends, grads, keep)
-        return _reverse(ends, grads, keep, checks_nan)
+    try:
+        with without_modes():
+            if torch.is_grad_enabled():
+                return replay_gradients(ends, grads, keep)
+            return _reverse(ends, grads, keep, checks_nan)
+    finally:
+        rest(ends.run)
 
 
 def _reverse(
     ends: Ends, grads: Sequence[torch.Tensor | None], keep: bool, checks_nan: bool
 ) -> list[torch.Tensor | None]:
-    reversal = Reversal(ends.run, keep, checks_nan)
+    reversal = reversal_of(ends.run, keep, checks_nan)
     with torch.no_grad():
-        _seed(ends, reversal, grads)
         known = ends.known_way(grads)
+        if known is not None and not keep and not checks_nan:
+            replayed = replay_way(ends, known, lambda own: seed(ends, own, grads))
+            if replayed is not None:
+                return ends.gradients(replayed)
+        seed(ends, reversal, grads)
         try:
             if known is not None:
                 reversal.run_again(ends.entries, known)
@@ -47,7 +56,7 @@ def _reverse(
         return ends.gradients(reversal)
 
 
-def _seed(ends: Ends, reversal: Reversal, grads: Sequence[torch.Tensor | None]) -> None:
+def seed(ends: Ends, reversal: Reversal, grads: Sequence[torch.Tensor | None]) -> None:
     """Put the cotangents of the outputs into the slots of the results."""
     by_arena: dict[int, list[tuple[Integers, torch.Tensor]]] = {}
     for number, slots, grad in ends.cotangents(grads):

@@ -13,11 +13,14 @@ from typing import Any
 import torch
 
 from penstock.autodiff.backward import go_backward
+from penstock.autodiff.bounded.runs import BoundedRun
 from penstock.autodiff.call import DifferentiableCall, find_tensors
 from penstock.autodiff.ends import CallEnds
+from penstock.autodiff.queued import QueuedTapedRun
 from penstock.autodiff.tape import TapedRun
 from penstock.run.engine import Columns, Executable
 from penstock.run.faults import Numbers, user_errors
+from penstock.run.memory.policy import KEEP, current_policy, refuse_on_devices
 from penstock.run.outputs import collect_outputs
 from penstock.run.seeds import Seed
 
@@ -56,6 +59,13 @@ def run_with_gradients(
     made.is_joined = is_joined
     with user_errors(numbers), executable.recorded(count) as made.recorder:
         outputs = CallNode.apply(made, *tensors)  # type: ignore[no-untyped-call]
+    return collect_rows(made, outputs)
+
+
+def collect_rows(
+    made: DifferentiableCall, outputs: Sequence[torch.Tensor]
+) -> list[list[torch.Tensor] | torch.Tensor]:
+    """The rows of each output, put together from what a call's node gave."""
     found: dict[int, Any] = dict(made.plain)
     for (output, instance), tensor in zip(made.flowing, outputs, strict=True):
         if instance is None:
@@ -74,17 +84,9 @@ class CallNode(torch.autograd.Function):
         ctx.made = made
         ctx.set_materialize_grads(False)
         with torch.inference_mode(False), torch.no_grad():
-            run = made.taped = TapedRun(
-                made.executable,
-                made.captures,
-                made.count,
-                made.numbers,
-                made.seed,
-                recorder=made.recorder,
-                wires=made.wires,
-            )
+            run = made.taped = _new_run(made)
             run.carry_out(made.columns)
-            outputs = _split_outputs(run, made)
+            outputs = split_outputs(run, made)
         run.finish()
         return outputs
 
@@ -94,7 +96,19 @@ class CallNode(torch.autograd.Function):
         return None, *go_backward(CallEnds(ctx.made), grads)
 
 
-def _split_outputs(run: TapedRun, made: DifferentiableCall) -> tuple[torch.Tensor, ...]:
+def _new_run(made: DifferentiableCall) -> TapedRun:
+    """The run of a call, under the memory policy that holds here."""
+    call = made.executable, made.captures, made.count, made.numbers, made.seed
+    policy = current_policy() or KEEP
+    if made.executable.placement is not None:
+        refuse_on_devices(policy)
+        return QueuedTapedRun(*call, recorder=made.recorder, wires=made.wires)
+    if policy.kind == "keep":
+        return TapedRun(*call, recorder=made.recorder, wires=made.wires)
+    return BoundedRun(*call, recorder=made.recorder, wires=made.wires, policy=policy)
+
+
+def split_outputs(run: TapedRun, made: DifferentiableCall) -> tuple[torch.Tensor, ...]:
     """The tensors through which gradients flow; the others are left with the call."""
     columns = collect_outputs(run.outcome, run.arena)
     flowing: list[torch.Tensor] = []

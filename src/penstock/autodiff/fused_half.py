@@ -8,16 +8,17 @@ may be that of some rows only.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from penstock.autodiff.additions import SlotAddition
 from penstock.autodiff.contract import Contraction
 from penstock.autodiff.joint import Backward, TrainingForm
-from penstock.plan.schedule import Picks, Span
-from penstock.run.fused.binding import Find, FusedLaunch, are_apart, known_form
+from penstock.plan.schedule import Operand, Picks, Span
+from penstock.run.fused.binding import are_apart, known_form, run_compiled
+from penstock.run.fused.form import FusedForm
 from penstock.run.fused.indices import FindIndex
 from penstock.run.fused.launch_code import LaunchCode, Origin, Part, Written
 
@@ -27,125 +28,166 @@ if TYPE_CHECKING:
     from penstock.autodiff.way_back import Half
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Way:
-    """Where a reversal finds what a half reads: in the page, and in itself."""
+class HalfForm(NamedTuple):
+    """The code of backward halves that give and write the same, and what it takes in which order:
+    saved values, uniform values, cotangents, and where gradients are written.
+    """
 
-    reversal: Reversal
-    page: Page
+    form: FusedForm
+    #: Positions of saved values, and whether each has rows.
+    saved: tuple[tuple[int, bool], ...]
+    uniforms: tuple[int, ...]
+    #: The operands whose gradients are written, by the place of the gradient among the results.
+    written: Mapping[int, int]
+    result_count: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class FusedHalf:
     """A backward half of a plan that may be run compiled."""
 
-    launch: FusedLaunch
-    #: For each result whether it is written.
-    is_written: tuple[bool, ...]
+    __slots__ = ("additions", "cotangents", "form", "rows", "size", "written")
 
-    def run(self, reversal: Reversal, page: Page) -> list[torch.Tensor | None] | None:
-        """The results, None for those that are written; or None, where it must be done the plain
-        way.
-        """
-        given = self.launch.run(Way(reversal, page))
+    def __init__(self, reversal: Reversal, page: Page, half: Half, form: HalfForm) -> None:
+        assert half.additions is not None
+        self.form = form
+        self.size = page.rows if half.index is None else len(half.index)
+        #: The rows of the half, among those of the launch.
+        self.rows = _positions(reversal, page, half, form.form.code.device)
+        launch = page.launch
+        targets = [launch.targets[result] for result in half.pattern]
+        operands = [launch.operands[form.written[place]] for place in sorted(form.written)]
+        self.cotangents = [_slots(reversal, page, half, target) for target in targets]
+        self.written = [_slots(reversal, page, half, operand) for operand in operands]
+        #: What is left to do with results that are not written.
+        self.additions = [
+            addition
+            for addition in half.additions
+            if not isinstance(addition, SlotAddition) or addition.place not in form.written
+        ]
+
+    def run(self, reversal: Reversal, page: Page) -> bool:
+        """Do it; False where it must be done the plain way."""
+        compiled = self.form.form.ready(self.size)
+        if compiled is None:
+            return False
+        given = run_compiled(compiled, self._tensors(reversal, page), self.form.form.name)
         if given is None:
-            return None
+            return False
         remaining = iter(given)
-        return [None if written else next(remaining) for written in self.is_written]
+        written = self.form.written
+        results = [None if k in written else next(remaining) for k in range(self.form.result_count)]
+        for addition in self.additions:
+            addition.run(reversal, results)
+        return True
+
+    def _tensors(self, reversal: Reversal, page: Page) -> list[torch.Tensor]:
+        tensors: list[torch.Tensor] = []
+        rows = self.rows()
+        for position, has_rows in self.form.saved:
+            tensors.append(page.read_saved(position))
+            if has_rows:
+                tensors.append(rows)
+        for operand in self.form.uniforms:
+            tensors.append(reversal.taped.read_uniform(page.launch.operands[operand].wire))  # type: ignore[union-attr]
+        for number, index in (*self.cotangents, *self.written):
+            tensors += (reversal.arena(number).values, index())
+        return tensors
 
 
 def bind_half(reversal: Reversal, page: Page, half: Half) -> FusedHalf | None:
     """The half of some rows of a launch, if it can be run compiled."""
     form = page.form
-    if not isinstance(form, TrainingForm) or page.block.plain_function() is None:
+    if not isinstance(form, TrainingForm) or not (page.is_apart or are_apart(page.launch)):
         return None
-    if not page.is_apart and not are_apart(page.launch):
+    assert half.additions is not None
+    operands, targets = page.launch.operands, page.launch.targets
+    first = tuple(
+        (addition.place, addition.operand)
+        for addition in half.additions
+        if isinstance(addition, SlotAddition)
+        and addition.is_first
+        and operands[addition.operand].length is None  # type: ignore[union-attr]
+    )
+    sources = [*(targets[k] for k in half.pattern), *(operands[k] for _, k in first)]
+    kinds = tuple(_kind(reversal, source) for source in sources)
+    key = (half.pattern, first, kinds)
+    if key not in form.fused_halves:
+        form.fused_halves[key] = _half_form(reversal, page, half, dict(first))
+    found: HalfForm | None = form.fused_halves[key]
+    return None if found is None else FusedHalf(reversal, page, half, found)
+
+
+def _kind(reversal: Reversal, source: Any) -> object:
+    """What halves with the same code have in common; None for what has no code."""
+    return None if source.length is not None else reversal.extents[source.arena][0]
+
+
+def _half_form(
+    reversal: Reversal, page: Page, half: Half, first: Mapping[int, int]
+) -> HalfForm | None:
+    """The code of all halves like this one, if it can be compiled."""
+    form, launch = page.form, page.launch
+    assert isinstance(form, TrainingForm)
+    targets = [launch.targets[result] for result in half.pattern]
+    if page.block.plain_function() is None or any(t.length is not None for t in targets):
         return None
     backward = form.backward(half.pattern)
-    rows = page.rows if half.index is None else len(half.index)
-    inputs = [*_saved(reversal, page, half, backward), *_uniforms(reversal, page, backward)]
-    inputs += [_cotangent(reversal, page, half, result) for result in half.pattern]
-    known = [item for item in inputs if item is not None]
-    if len(known) != len(inputs) or len({part.device for part, _ in known}) != 1:
+    saved = [(k, form.saved[k].dimension is not None) for k in backward.saved]
+    if any(has_rows and not _is_by_row(page, k) for k, has_rows in saved):
         return None
-    written = _written(page, half, backward)
-    results, finds = _results(reversal, page, half, written, _count(backward))
-    code = LaunchCode(backward.function, tuple(part for part, _ in known), results)
-    launch = FusedLaunch(
-        known_form(page.block, code, "backward"),
-        rows,
-        [*(find for _, own in known for find in own), *finds],
-    )
-    return FusedHalf(launch, tuple(result is not None for result in results))
+    uses = _uses(backward)
+    written = {place: operand for place, operand in first.items() if uses[place] == 1}
+    wires = [launch.operands[k].wire for k in backward.uniforms]  # type: ignore[union-attr]
+    parts = [
+        *(_saved_part(page.saved[k], has_rows) for k, has_rows in saved),
+        *(_whole_part(reversal.taped.read_uniform(wire)) for wire in wires),
+        *(_rows_part(reversal.arena(target.arena).values) for target in targets),
+    ]
+    if len({part.device for part in parts}) != 1:
+        return None
+    count = 1 + max(uses, default=-1)
+    sources = {place: launch.operands[operand] for place, operand in written.items()}
+    results = tuple(_written(reversal, sources[k]) if k in sources else None for k in range(count))
+    code = LaunchCode(backward.function, tuple(parts), results)
+    known = known_form(page.block, code, "backward")
+    return HalfForm(known, tuple(saved), backward.uniforms, written, count)
 
 
-_Input = tuple[Part, tuple[Find, ...]]
-
-
-def _saved(
-    reversal: Reversal, page: Page, half: Half, backward: Backward
-) -> Iterator[_Input | None]:
-    """What the forward half has left: one entry a row, or the same for all."""
+def _is_by_row(page: Page, position: int) -> bool:
+    """Whether a saved value has one entry for each row, in front."""
     assert isinstance(page.form, TrainingForm)
-    rows: FindIndex | None = None
-    for position in backward.saved:
-        values, saved = page.saved[position], page.form.saved[position]
-        find = _saved_value(position)
-        if saved.dimension is None:
-            yield _part(Origin.UNIFORM, values, values.shape), (find,)
-        elif saved.dimension == 0 and values.shape[0] == page.rows:
-            rows = rows or _positions(reversal, page, half, values.device)
-            yield _part(Origin.GATHERED, values, values.shape[1:]), (find, rows)
-        else:
-            yield None
+    saved, values = page.form.saved[position], page.saved[position]
+    return saved.dimension == 0 and values.shape[0] == page.rows
 
 
 def _positions(reversal: Reversal, page: Page, half: Half, device: torch.device) -> FindIndex:
-    """The rows of a half, among those of the launch."""
     if half.index is not None:
         return reversal.indices.wait(half.index, device)
     return page.indices.of(Span(0, 0, page.rows), device)
 
 
-def _saved_value(position: int) -> Find:
-    return lambda way: way.page.read_saved(position)
+def _slots(reversal: Reversal, page: Page, half: Half, source: Operand) -> tuple[int, FindIndex]:
+    """An arena, and slots of it."""
+    assert isinstance(source, Span | Picks)
+    return source.arena, reversal.finding(page, source, half.index)
 
 
-def _uniforms(reversal: Reversal, page: Page, backward: Backward) -> Iterator[_Input]:
-    for operand in backward.uniforms:
-        wire = page.launch.operands[operand].wire  # type: ignore[union-attr]
-        values = reversal.taped.read_uniform(wire)
-        yield _part(Origin.UNIFORM, values, values.shape), (_uniform(wire),)
+def _saved_part(values: torch.Tensor, has_rows: bool) -> Part:
+    return _rows_part(values) if has_rows else _whole_part(values)
 
 
-def _uniform(wire: int) -> Find:
-    return lambda way: way.reversal.taped.read_uniform(wire)
+def _rows_part(values: torch.Tensor) -> Part:
+    return Part(Origin.GATHERED, values.dtype, tuple(values.shape[1:]), values.device)
 
 
-def _cotangent(reversal: Reversal, page: Page, half: Half, result: int) -> _Input | None:
-    """Cotangents in the slots of a result; every row of the half has one."""
-    target = page.launch.targets[result]
-    arena = reversal.arena(target.arena)
-    if target.length is not None:
-        return None
-    part = _part(Origin.GATHERED, arena.values, arena.kind.shape)
-    return part, _slots(reversal, page, half, target)
+def _whole_part(values: torch.Tensor) -> Part:
+    return Part(Origin.UNIFORM, values.dtype, tuple(values.shape), values.device)
 
 
-def _slots(reversal: Reversal, page: Page, half: Half, source: Span | Picks) -> tuple[Find, Find]:
-    """The gradients of an arena, and slots of it."""
-    number = source.arena
-    index = reversal.finding(page, source, half.index)
-    return (lambda way: way.reversal.arena(number).values), index
-
-
-def _part(origin: Origin, values: torch.Tensor, shape: Sequence[int]) -> Part:
-    return Part(origin, values.dtype, tuple(shape), values.device)
-
-
-def _count(backward: Backward) -> int:
-    """How many results a backward half has."""
-    return 1 + max(_uses(backward), default=-1)
+def _written(reversal: Reversal, source: Operand) -> Written:
+    assert isinstance(source, Span | Picks)
+    arena = reversal.arena(source.arena)
+    return Written(arena.values.dtype, arena.kind.shape, arena.device)
 
 
 def _uses(backward: Backward) -> Counter[int]:
@@ -157,29 +199,3 @@ def _places(place: int | Contraction | None) -> tuple[int, ...]:
     if place is None:
         return ()
     return place.places if isinstance(place, Contraction) else (place,)
-
-
-def _written(page: Page, half: Half, backward: Backward) -> dict[int, int]:
-    """For each result that is only written, the operand whose gradient it is."""
-    uses, operands = _uses(backward), page.launch.operands
-    firsts = [(add.written, add.operand) for add in half.adds or () if add.written is not None]
-    return {
-        place: operand
-        for place, operand in firsts
-        if uses[place] == 1 and operands[operand].length is None  # type: ignore[union-attr]
-    }
-
-
-def _results(
-    reversal: Reversal, page: Page, half: Half, written: dict[int, int], count: int
-) -> tuple[tuple[Written | None, ...], list[Find]]:
-    """What becomes of each result, and where the written ones go."""
-    results: list[Written | None] = [None] * count
-    finds: list[Find] = []
-    for place in sorted(written):
-        source = page.launch.operands[written[place]]
-        assert isinstance(source, Span | Picks)
-        arena = reversal.arena(source.arena)
-        results[place] = Written(arena.values.dtype, arena.kind.shape, arena.device)
-        finds += _slots(reversal, page, half, source)
-    return tuple(results), finds

@@ -16,14 +16,10 @@ import numpy as np
 import torch
 
 from penstock.plan.schedule import Integers, Kind, Picks, Span, consecutive
+from penstock.run.capturing import refuse_while_capturing
 from penstock.run.fused.indices import FindIndex
 
-
-def slots_of(source: Span | Picks) -> Integers:
-    """The slots of an operand or a target, one by one."""
-    if isinstance(source, Span):
-        return np.arange(source.start, source.start + source.count)
-    return source.slots
+_NONE: Integers = np.empty(0, np.int64)
 
 
 def add_gradients(known: torch.Tensor | None, more: torch.Tensor) -> torch.Tensor:
@@ -35,10 +31,37 @@ def add_gradients(known: torch.Tensor | None, more: torch.Tensor) -> torch.Tenso
     return more + known if known.is_sparse else known.add_(more)
 
 
+#: Slots that follow each other, or any.
+Slots: TypeAlias = slice | Integers
+
 #: Gathers gradients of some slots, or adds gradients to them, in any arena like the one for which
 #: it was prepared.
 Gather: TypeAlias = "Callable[[GradientArena], torch.Tensor]"
 Accumulate: TypeAlias = "Callable[[GradientArena, torch.Tensor], None]"
+
+
+def as_slots(source: Span | Picks) -> Slots:
+    """The slots of an operand or a target."""
+    if isinstance(source, Span):
+        return slice(source.start, source.start + source.count)
+    return source.slots
+
+
+def as_array(slots: Slots) -> Integers:
+    """Slots one by one."""
+    return np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots
+
+
+def count_of(slots: Slots) -> int:
+    """How many slots there are."""
+    return slots.stop - slots.start if isinstance(slots, slice) else len(slots)
+
+
+def as_slice(slots: Slots) -> slice | None:
+    """Slots that follow each other, if they do."""
+    if isinstance(slots, slice):
+        return slots
+    return slice(int(slots[0]), int(slots[-1]) + 1) if consecutive(slots) else None
 
 
 class GradientArena:
@@ -50,21 +73,67 @@ class GradientArena:
         dtype = getattr(torch, kind.dtype)
         self.values = torch.empty((capacity, *kind.shape), dtype=dtype, device=self.device)
         self.present = np.zeros(capacity, np.bool_)
+        #: For finding out whether slots occur twice.
+        self._marks = np.empty(capacity, np.int64)
+        self._order = np.arange(capacity)
 
-    def index(self, slots: Integers) -> torch.Tensor:
+    def index(self, slots: Slots) -> torch.Tensor:
         """Slots as an index tensor."""
-        return torch.from_numpy(slots).to(self.device, non_blocking=True)
+        refuse_while_capturing()
+        return torch.from_numpy(as_array(slots)).to(self.device, non_blocking=True)
 
-    def gather(self, slots: Integers) -> torch.Tensor:
+    def _finding(self, slots: Slots) -> FindIndex:
+        """Brings slots to the device when they are first wanted."""
+        return cache(lambda: self.index(slots))
+
+    # ---- presence --------------------------------------------------------------------------------
+
+    def missing(self, slots: Slots) -> Integers:
+        """The slots that have no gradient."""
+        held = self.present[slots]
+        return as_array(slots)[~held] if not held.all() else _NONE
+
+    def take_first(self, slots: Slots) -> bool:
+        """Whether gradients of these slots are the first and only ones to come, so that they can be
+        written; if so, the slots have gradients from now on.
+        """
+        is_first = not self.present[slots].any() and self._are_distinct(slots)
+        if is_first:
+            self.present[slots] = True
+        return is_first
+
+    def take_more(self, slots: Slots) -> Integers:
+        """The slots have gradients from now on; those that had none before."""
+        without = self.missing(slots)
+        self.present[without] = True
+        return without
+
+    def _are_distinct(self, slots: Slots) -> bool:
+        """Whether no slot occurs twice: whoever comes last leaves a mark, so all find their own."""
+        if isinstance(slots, slice) or len(slots) < 2:
+            return True
+        if len(slots) > len(self._order):
+            return False
+        order = self._order[: len(slots)]
+        self._marks[slots] = order
+        return bool((self._marks[slots] == order).all())
+
+    def clear(self, slots: Slots) -> None:
+        """Forget the gradients of slots."""
+        self.present[slots] = False
+
+    # ---- values ----------------------------------------------------------------------------------
+
+    def gather(self, slots: Slots) -> torch.Tensor:
         """Gradients of slots; zeros where there is none."""
         return self.prepare_gather(slots)(self)
 
-    def prepare_gather(self, slots: Integers, index: FindIndex | None = None) -> Gather:
+    def prepare_gather(self, slots: Slots, index: FindIndex | None = None) -> Gather:
         """How to gather the gradients of slots while those are present that now are; `index` finds
         the slots on the device, if they are wanted.
         """
-        missing = slots[~self.present[slots]]
-        take = self._prepare_take(slots, index or self._finding(slots))
+        missing = self.missing(slots)
+        take = self.prepare_take(slots, index or self._finding(slots))
         if not len(missing):
             return take
         fill = self.index(missing)
@@ -75,15 +144,12 @@ class GradientArena:
 
         return gather
 
-    def _prepare_take(self, slots: Integers, index: FindIndex) -> Gather:
-        if consecutive(slots):
-            start, end = int(slots[0]), int(slots[0]) + len(slots)
-            return lambda arena: arena.values[start:end]
+    def prepare_take(self, slots: Slots, index: FindIndex) -> Gather:
+        """How to gather gradients of slots that all have one."""
+        piece = as_slice(slots)
+        if piece is not None:
+            return lambda arena: arena.values[piece]
         return lambda arena: arena.values.index_select(0, index())
-
-    def _finding(self, slots: Integers) -> FindIndex:
-        """Brings slots to the device when they are first wanted."""
-        return cache(lambda: self.index(slots))
 
     def accumulate(self, slots: Integers, gradients: torch.Tensor) -> None:
         """Add gradients to slots, each as often as it occurs: a plain write where it is the first
@@ -98,49 +164,43 @@ class GradientArena:
         if not len(slots):
             return lambda arena, gradients: None
         if self.take_first(slots):
-            return self.prepare_write(slots)
-        return self.prepare_add(slots)
+            return self.prepare_write(slots, self._finding(slots))
+        missing = self.take_more(slots)
+        fill = self._finding(missing) if len(missing) else None
+        return self.prepare_add(slots, self._finding(slots), fill)
 
-    def prepare_add(self, slots: Integers, index: FindIndex | None = None) -> Accumulate:
-        """How to add gradients to slots, some of which have one already or occur twice."""
-        find = index or self._finding(slots)
-        held = self.present[slots]
-        missing = slots[~held]
-        self.present[missing] = True
-        fill = self.index(missing) if len(missing) else None
-        if fill is None and consecutive(slots):
-            return _prepare_add(int(slots[0]), len(slots))
+    def prepare_add(self, slots: Slots, find: FindIndex, missing: FindIndex | None) -> Accumulate:
+        """How to add gradients to slots, some of which (but not those that are missing) have one
+        already or occur twice.
+        """
+        piece = as_slice(slots)
+        if missing is None and piece is not None:
+
+            def add_to_piece(arena: GradientArena, gradients: torch.Tensor) -> None:
+                arena.values[piece].add_(arena.apart(gradients))
+
+            return add_to_piece
 
         def add(arena: GradientArena, gradients: torch.Tensor) -> None:
             gradients = arena.apart(gradients)
-            if fill is not None:
-                arena.values.index_fill_(0, fill, 0)
+            if missing is not None:
+                arena.values.index_fill_(0, missing(), 0)
             arena.values.index_add_(0, find(), gradients)
 
         return add
 
-    def take_first(self, slots: Integers) -> bool:
-        """Whether gradients of these slots are the first and only ones to come, so that they can be
-        written; if so, the slots have gradients from now on.
-        """
-        is_first = not self.present[slots].any() and _is_unique(slots)
-        if is_first:
-            self.present[slots] = True
-        return is_first
-
-    def prepare_write(self, slots: Integers, index: FindIndex | None = None) -> Accumulate:
+    def prepare_write(self, slots: Slots, find: FindIndex) -> Accumulate:
         """How to write the first gradients of slots."""
-        if not consecutive(slots):
-            find = index or self._finding(slots)
+        piece = as_slice(slots)
+        if piece is None:
 
             def scatter(arena: GradientArena, gradients: torch.Tensor) -> None:
                 arena.values.index_copy_(0, find(), arena.apart(gradients))
 
             return scatter
-        start, end = int(slots[0]), int(slots[0]) + len(slots)
 
         def write(arena: GradientArena, gradients: torch.Tensor) -> None:
-            arena.values[start:end].copy_(arena.apart(gradients))
+            arena.values[piece].copy_(arena.apart(gradients))
 
         return write
 
@@ -148,26 +208,3 @@ class GradientArena:
         """The gradients in other memory than the arena's."""
         is_own = gradients.untyped_storage().data_ptr() == self.values.untyped_storage().data_ptr()
         return gradients.clone() if is_own else gradients
-
-    def clear(self, slots: Integers) -> None:
-        """Forget the gradients of slots."""
-        self.present[slots] = False
-
-
-def _is_unique(slots: Integers) -> bool:
-    """Whether no slot occurs twice: whoever comes last leaves a mark, so all find their own."""
-    if len(slots) == 1 or consecutive(slots):
-        return True
-    marks = np.empty(int(slots.max()) + 1, np.int64)
-    order = np.arange(len(slots))
-    marks[slots] = order
-    return bool((marks[slots] == order).all())
-
-
-def _prepare_add(start: int, count: int) -> Accumulate:
-    """Add to slots that follow each other and all have gradients."""
-
-    def add(arena: GradientArena, gradients: torch.Tensor) -> None:
-        arena.values[start : start + count].add_(arena.apart(gradients))
-
-    return add

@@ -16,6 +16,7 @@ import torch
 
 from penstock.autodiff.contract import Contraction, cut
 from penstock.autodiff.halves import Halves, named_once
+from penstock.autodiff.zeros import may_be_zero
 from penstock.run.batched.emit import BatchFunction, emit
 from penstock.run.batched.functorch_adapter import TRACING, fake_mode, fake_tensors, trace_function
 from penstock.run.batched.inputs import BlockInput, SymbolSource
@@ -46,6 +47,9 @@ class Backward:
     #: For each differentiated operand where among the results it says which rows have a gradient,
     #: if that depends on values; empty where it never does.
     reached: tuple[int | None, ...] = ()
+    #: The code of the function, and its inputs that are cotangents.
+    code: StraightLine | None = None
+    cotangents: tuple[Step, ...] = ()
 
 
 class TrainingForm:
@@ -69,6 +73,9 @@ class TrainingForm:
         self.fixed = fixed
         self.symbols = [] if fixed is not None else symbol_names(inputs)
         self.backwards: dict[Pattern, Backward] = {}
+        #: The code of halves that are compiled, made and looked up by `fused_half`.
+        self.fused_halves: dict[object, Any] = {}
+        self.known_zeros: dict[tuple[Pattern, Pattern], bool] = {}
         self._build()
 
     # ---- tracing ---------------------------------------------------------------------------------
@@ -182,7 +189,22 @@ class TrainingForm:
             tuple(operands[k] for k in read),
             tuple(places),
             source,
+            code=backward,
+            cotangents=tangents,
         )
+
+    def takes_zeros(self, pattern: Pattern, held: Pattern) -> bool:
+        """Whether rows in which only the results `held` have cotangents may go with those of a
+        wider pattern.
+        """
+        if (pattern, held) not in self.known_zeros:
+            backward = self.backward(pattern)
+            assert backward.code is not None
+            given = dict(zip(pattern, backward.cotangents, strict=True))
+            missing = [step for result, step in given.items() if result not in held]
+            present = [given[result] for result in held]
+            self.known_zeros[pattern, held] = may_be_zero(backward.code, missing, present)
+        return self.known_zeros[pattern, held]
 
     def _operand_of(self, place: int) -> int:
         tensors = [k for k, spec in enumerate(self.inputs) if spec.kind != "size"]

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from penstock.autodiff.gradients import Accumulate, Gather, slots_of
-from penstock.plan.schedule import Integers, Pad, Picks, Span, Unpad
+from penstock.autodiff.gradients import Accumulate, Gather
+from penstock.plan.schedule import (
+    Integers,
+    Pad,
+    Picks,
+    Span,
+    Unpad,
+    slots_of,
+)
 from penstock.plan.slots import ranges
 from penstock.run.padder import Padder
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from penstock.autodiff.backward import go_backward
+from penstock.autodiff.bounded.runs import Bounded
 from penstock.autodiff.ends import FindUniform, Located
 from penstock.autodiff.gradients import add_gradients
 from penstock.autodiff.reverse import Reversal
@@ -26,6 +27,7 @@ from penstock.plan.recorded import StepPlanner
 from penstock.plan.schedule import Integers, Span
 from penstock.run.blocks import RunnableBlock
 from penstock.run.faults import Numbers
+from penstock.run.memory.policy import current_policy
 from penstock.run.recorded import FetchUniform, RecordedRun
 from penstock.run.recording import CallRecorder
 from penstock.run.step_blocks import StepBlock
@@ -113,6 +115,21 @@ class TapedRecordedRun(Taping, RecordedRun):
         values = self.arenas[span.arena].chunks[-1]
         asking = {place: tensor for place, tensor in enumerate(tensors) if tensor.requires_grad}
         self.loaded.append(Loaded(span, 1 if length is None else length, values, asking))
+
+
+class BoundedRecordedRun(Bounded, TapedRecordedRun):
+    """A scope of recorded steps that leaves a tape and follows a memory policy."""
+
+    def go_back_to(self, checkpoint: Any) -> None:
+        """Forget a flush that failed."""
+        entries = self.tape.entries[checkpoint[1] :]
+        super().go_back_to(checkpoint)
+        self.strategy.cut(self, entries)
+
+    def finish(self, values: Integers | None = None) -> None:
+        """No more flushes come."""
+        self.end()
+        super().finish(values)
 
 
 class RecordedEnds:
@@ -231,5 +248,10 @@ def start_run(
     is_taped: bool,
 ) -> RecordedRun:
     """The run of a scope, with a tape or without."""
-    kind = TapedRecordedRun if is_taped else RecordedRun
-    return kind(blocks, planner, fetch_uniform, numbers, recorder)
+    call = blocks, planner, fetch_uniform, numbers, recorder
+    policy = current_policy()
+    if not is_taped:
+        return RecordedRun(*call)
+    if policy is None or policy.kind == "keep":
+        return TapedRecordedRun(*call)
+    return BoundedRecordedRun(*call, policy=policy)

@@ -14,7 +14,6 @@ import numpy.typing as npt
 import torch
 
 from penstock.autodiff.ends import Ends
-from penstock.autodiff.gradients import slots_of
 from penstock.autodiff.padding import element_slots, mark_sources, rows_with_any
 from penstock.autodiff.tape import Entry, Page
 from penstock.errors import RepetitionError, report
@@ -28,6 +27,7 @@ from penstock.plan.schedule import (
     Sized,
     Span,
     Unpad,
+    slots_of,
 )
 from penstock.run.padder import Padder
 from penstock.run.step_blocks import OpaqueBlock

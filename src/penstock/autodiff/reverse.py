@@ -16,16 +16,27 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.autodiff.additions import prepare_additions, row_slots
+from penstock.autodiff.additions import find_additions, row_slots
 from penstock.autodiff.contract import Contraction, Window
+from penstock.autodiff.forms import Form
 from penstock.autodiff.fused_half import bind_half
-from penstock.autodiff.gradients import GradientArena, add_gradients, slots_of
-from penstock.autodiff.joint import TrainingForm
+from penstock.autodiff.gradients import GradientArena, add_gradients, as_array, as_slots
+from penstock.autodiff.joint import Pattern, TrainingForm
 from penstock.autodiff.padding import reverse_padding
 from penstock.autodiff.tape import Entry, Page, Taping
-from penstock.autodiff.way_back import CopyBack, Fetch, Half, Move, WayBack
-from penstock.plan.schedule import Copy, Integers, Pad, Picks, Span, Store, Unpad
+from penstock.autodiff.way_back import CopyBack, Fetch, Fill, Half, Move, WayBack
+from penstock.plan.schedule import (
+    Copy,
+    Integers,
+    Pad,
+    Picks,
+    Span,
+    Store,
+    Unpad,
+    slots_of,
+)
 from penstock.run.fused.indices import FindIndex, Indices
+from penstock.run.memory.exhaustion import note_exhausted
 from penstock.run.nans import first_bad_row
 
 
@@ -87,18 +98,19 @@ class Reversal:
         present = {number: arena.present.copy() for number, arena in self.arenas.items()}
         way = WayBack(tuple(steps), present)
         if is_known:
-            self._go(entries, way)
+            self.go(entries, way)
         else:
             self._flush_windows()
         return way if self.is_repeatable else None
 
     def run_again(self, entries: Sequence[Entry], way: WayBack) -> None:
         """Go through a tape on the way that an earlier pass has found for one like it."""
-        self._go(entries, way)
+        self.go(entries, way)
         for number, present in way.present.items():
             self.arena(number).present = present
 
-    def _go(self, entries: Sequence[Entry], way: WayBack) -> None:
+    def go(self, entries: Sequence[Entry], way: WayBack) -> None:
+        """Take all steps of a way."""
         for entry, step in zip(reversed(entries), way.steps, strict=True):
             self._run_step(entry, step)
         self._flush_windows()
@@ -108,8 +120,13 @@ class Reversal:
             step.run(self)
         elif step:
             assert isinstance(entry, Page)
-            for half in step:
-                self._run_half(entry, half)
+            try:
+                for half in step:
+                    self._run_half(entry, half)
+            except RuntimeError as error:
+                saved = self.taped.saved_bytes()
+                note_exhausted(error, entry.block, entry.rows, saved, ".backward")
+                raise
             entry.release()
 
     def _flush_windows(self) -> None:
@@ -149,7 +166,7 @@ class Reversal:
     def _forget(self, targets: Sequence[Span | Picks]) -> None:
         for target in targets:
             if target.arena in self.arenas:
-                self.arenas[target.arena].clear(slots_of(target))
+                self.arenas[target.arena].clear(as_slots(target))
 
     # ---- launches --------------------------------------------------------------------------------
 
@@ -158,17 +175,26 @@ class Reversal:
         held = {k: self._rows_held(page.launch.targets[k], rows) for k in page.results}
         if all(mask is None for mask in held.values()):
             return ()
-        return tuple(self._half(page, *chosen) for chosen in _patterns(held, rows))
+        return tuple(self._half(page, *chosen) for chosen in _patterns(held, rows, page.form))
 
     def _half(self, page: Page, pattern: tuple[int, ...], index: Integers | None) -> Half:
         """The backward half of some rows, and what becomes of its results, if that is known."""
-        fetches = tuple(self._cotangent(page, k, index) for k in pattern)
-        half = Half(pattern, index, fetches)
+        zeros = tuple(fill for k in pattern for fill in self._zeros(page, k, index))
+        half = Half(pattern, index, zeros)
         if isinstance(page.form, TrainingForm):
             places = page.form.backward(pattern).gradients
-            half.adds = prepare_additions(self, page, index, places, [None] * len(places))
+            half.additions = find_additions(self, page, index, places, [None] * len(places))
             self._bind(page, half)
         return half
+
+    def _zeros(self, page: Page, result: int, index: Integers | None) -> Iterator[Fill]:
+        """Puts zeros into slots of a result that have no cotangent."""
+        target = page.launch.targets[result]
+        arena = self.arena(target.arena)
+        missing = arena.take_more(row_slots(target, page.rows, index))
+        if len(missing):
+            find, number = self.indices.wait(missing, arena.device), target.arena
+            yield lambda reversal: reversal.arena(number).values.index_fill_(0, find(), 0)
 
     def _bind(self, page: Page, half: Half) -> None:
         if not half.is_bound and not page.is_used_up and page.block.is_hot("backward"):
@@ -179,8 +205,9 @@ class Reversal:
         arena = self.arenas.get(target.arena)
         if arena is None:
             return None
-        held: npt.NDArray[np.bool_] = arena.present[slots_of(target)]
-        held = held.reshape(rows, -1).any(axis=1, keepdims=True).reshape(-1) if rows else held
+        held: npt.NDArray[np.bool_] = arena.present[as_slots(target)]
+        if len(held) != rows and rows:
+            held = held.reshape(rows, -1).any(axis=1, keepdims=True).reshape(-1)
         return held if held.any() else None
 
     def _run_half(self, page: Page, half: Half) -> None:
@@ -194,34 +221,37 @@ class Reversal:
             self._run_backward(page, half)
 
     def _run_backward(self, page: Page, half: Half) -> None:
+        for fill in half.zeros:
+            fill(self)
         if self._run_fused(page, half):
             return
+        if half.cotangents is None:
+            found = (self._cotangent(page, k, half.index) for k in half.pattern)
+            half.cotangents = tuple(found)
         cotangents = [fetch(self) for fetch in half.cotangents]
         results, places = page.go_back(
             half.pattern, half.index, cotangents, self.taped.read_uniform
         )
         if self.checks_nan:
             _check_nan(page, half, cotangents, results)
-        if half.adds is None:
+        if half.additions is None:
             self.is_repeatable &= page.is_repeatable(half.pattern)
-            found = [_given(results, place) for place in places]
+            given = [_given(results, place) for place in places]
             told = [None if k is None else results[k] for k in page.reached(half.pattern)]
-            half.adds = prepare_additions(self, page, half.index, found, told)
-        for add in half.adds:
-            add.run(self, results)
+            half.additions = find_additions(self, page, half.index, given, told)
+        for addition in half.additions:
+            addition.run(self, results)
 
     def _run_fused(self, page: Page, half: Half) -> bool:
         """Run a half compiled, if it is worth it by now."""
-        if not page.block.is_hot("backward", page.rows) or self.checks_nan or half.adds is None:
+        if (
+            not page.block.is_hot("backward", page.rows)
+            or self.checks_nan
+            or half.additions is None
+        ):
             return False
         self._bind(page, half)
-        results = None if half.fused is None else half.fused.run(self, page)
-        if results is None:
-            return False
-        for add in half.adds:
-            if add.written is None or results[add.written] is not None:
-                add.run(self, results)
-        return True
+        return half.fused is not None and half.fused.run(self, page)
 
     def collect(self, key: object, wire: int, how: Contraction, factors: Sequence[Any]) -> None:
         """Factors of a weight gradient go to the window of their block and operand."""
@@ -247,8 +277,8 @@ class Reversal:
         """How to find the cotangents of a result."""
         target = page.launch.targets[result]
         number, arena = target.arena, self.arena(target.arena)
-        slots = row_slots(target, page.launch.rows, index)
-        gather = arena.prepare_gather(slots, self.finding(page, target, index))
+        slots = row_slots(target, page.rows, index)
+        gather = arena.prepare_take(slots, self.finding(page, target, index))
         if page.block.block.is_flat:
             return lambda reversal: gather(reversal.arena(number)).unsqueeze(1)
         if target.length is not None:
@@ -262,7 +292,7 @@ class Reversal:
         device = self.arena(source.arena).device
         if index is None:
             return page.indices.of(source, device)
-        return self.indices.wait(row_slots(source, page.rows, index), device)
+        return self.indices.wait(as_array(row_slots(source, page.rows, index)), device)
 
 
 def _given(
@@ -297,9 +327,8 @@ def _with_rows(rows: int, results: Sequence[torch.Tensor | None]) -> list[torch.
 
 
 def _patterns(
-    held: dict[int, npt.NDArray[np.bool_] | None],
-    rows: int,
-) -> Iterator[tuple[tuple[int, ...], Integers | None]]:
+    held: dict[int, npt.NDArray[np.bool_] | None], rows: int, form: Form | None
+) -> Iterator[tuple[Pattern, Integers | None]]:
     """The rows with each set of results that have cotangents; None stands for all rows."""
     masks = {k: mask for k, mask in held.items() if mask is not None}
     if all(mask.all() for mask in masks.values()):
@@ -308,7 +337,12 @@ def _patterns(
     code = np.zeros(rows, np.int64)
     for bit, mask in enumerate(masks.values()):
         code |= mask.astype(np.int64) << bit
-    for number in np.unique(code):
-        if number:
-            pattern = tuple(k for bit, k in enumerate(masks) if number >> bit & 1)
-            yield pattern, np.flatnonzero(code == number)
+    widest = tuple(masks)
+    groups: dict[Pattern, list[int]] = {}
+    for number in np.unique(code[code > 0]).tolist():
+        pattern = tuple(k for bit, k in enumerate(masks) if number >> bit & 1)
+        is_joined = isinstance(form, TrainingForm) and form.takes_zeros(widest, pattern)
+        groups.setdefault(widest if is_joined else pattern, []).append(number)
+    for pattern, numbers in groups.items():
+        chosen = np.isin(code, numbers)
+        yield pattern, None if chosen.all() else np.flatnonzero(chosen)

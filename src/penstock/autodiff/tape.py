@@ -7,7 +7,7 @@ recorded steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -60,6 +60,8 @@ class Page:
     indices: Indices = field(default_factory=Indices)
     #: Whether it is known that no slot is read and written.
     is_apart: bool = False
+    #: Whether the saved values are those of a CUDA graph, which later runs write anew.
+    is_lasting: bool = False
 
     @property
     def rows(self) -> int:
@@ -94,7 +96,7 @@ class Page:
 
     def release(self) -> None:
         """Drop the saved values if no row will need them again."""
-        if self.is_used_up:
+        if not self.is_lasting and self.is_used_up:
             self.saved, self.graph = [], None
 
     def needs_saved(self, pattern: Pattern) -> bool:
@@ -180,6 +182,12 @@ class Taping(Runner):
         if number in self.versions:
             check_version(values, self.versions[number])
         return values
+
+    def saved_bytes(self) -> int:
+        """Bytes that pages hold, each piece of memory once."""
+        pages = (entry for entry in self.tape.entries if isinstance(entry, Page))
+        storages = (values.untyped_storage() for page in pages for values in page.saved)
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
     def _launch(self, step: PreparedLaunch) -> None:
         operands, results = self.flows(step.launch.block)
@@ -312,11 +320,34 @@ class TapedRun(Taping, Run):
         #: The operands and results of blocks that carry gradients, as far as they were asked for.
         self.known_flows: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
 
+    @property
+    def purpose(self) -> Hashable:
+        """What a captured plan may serve for."""
+        return self.wires
+
+    def traces(self) -> list[Entry]:
+        """The tape, which later runs write anew."""
+        for entry in self.tape.entries:
+            if isinstance(entry, Page):
+                entry.is_lasting = True
+        return self.tape.entries
+
+    def no_traces(self) -> list[Entry]:
+        """An empty tape."""
+        return []
+
+    def take_traces(self, traces: list[Entry]) -> None:
+        """Have the tape of another run, of which nothing has gone backward."""
+        self.tape.entries = traces
+        for entry in traces:
+            if isinstance(entry, Page):
+                entry.consumed = None
+
     def finish(self) -> None:
         """Let go of what backward does not need: values live on in pages only, and of the planner
         what it leaves behind.
         """
-        self.arenas = []
+        self.arenas, self.mirrors = [], {}
         self.machine = None
         self.planner = self.kept or KeptPlan(self.outcome)
         self.versions = {number: version_of(value) for number, value in self.uniforms.items()}

@@ -7,14 +7,15 @@ values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from penstock.autodiff.additions import Addition
 from penstock.autodiff.fused_half import FusedHalf
 from penstock.autodiff.gradients import Accumulate, Gather
 from penstock.autodiff.joint import Pattern
@@ -23,19 +24,9 @@ from penstock.plan.schedule import Integers
 if TYPE_CHECKING:
     from penstock.autodiff.reverse import Reversal
 
-#: Finds cotangents; takes gradients out of the results of a backward half.
+#: Prepares slots; finds cotangents.
+Fill: TypeAlias = "Callable[[Reversal], object]"
 Fetch: TypeAlias = "Callable[[Reversal], torch.Tensor]"
-Add: TypeAlias = "Callable[[Reversal, Sequence[Any]], None]"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Adding:
-    """What to do with one result of a backward half, or with factors among them."""
-
-    run: Add
-    #: The result, if it is the first gradient of slots of an operand and only has to be written.
-    operand: int = -1
-    written: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -46,9 +37,12 @@ class Half:
 
     pattern: Pattern
     index: Integers | None
-    cotangents: tuple[Fetch, ...]
+    #: Puts zeros into slots of rows that lack a cotangent and go with the others.
+    zeros: tuple[Fill, ...]
     #: What to do with the results; None until that is known.
-    adds: tuple[Adding, ...] | None = None
+    additions: tuple[Addition, ...] | None = None
+    #: How to find the cotangents without compiled code, made ready when that is first asked for.
+    cotangents: tuple[Fetch, ...] | None = None
     #: The half as it may be run compiled, made when it is worth it: None, where it cannot be.
     fused: FusedHalf | None = None
     is_bound: bool = False
@@ -66,7 +60,14 @@ class CopyBack:
 
     def run(self, reversal: Reversal) -> None:
         """Move them."""
-        gradients = self.gather(reversal.arena(self.target)).clone()
+        self.give(reversal, self.take(reversal))
+
+    def take(self, reversal: Reversal) -> torch.Tensor:
+        """The gradients of the copies."""
+        return self.gather(reversal.arena(self.target)).clone()
+
+    def give(self, reversal: Reversal, gradients: torch.Tensor) -> None:
+        """Add them to those of what was copied."""
         self.add(reversal.arena(self.source), gradients.reshape(self.shape))
 
 

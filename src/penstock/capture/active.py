@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from penstock.ir.devices import Device
+
 if TYPE_CHECKING:
     from penstock.capture.tracer import Tracer
 
@@ -20,10 +22,13 @@ class _State(threading.local):
     tracers: list[Tracer]
     #: True while `set_eager(True)` holds on this thread.
     eager: bool
+    #: What the `ps.device` around says; None outside of all.
+    device: Device | None
 
     def __init__(self) -> None:
         self.tracers = []
         self.eager = False
+        self.device = None
 
 
 state = _State()

@@ -1,7 +1,7 @@
 """Where in the user's own source a call was made, for error texts.
 
 The innermost frame that belongs neither to this package nor to torch is taken to be the user's
-line.
+line. The models of `penstock.nn` are written as user code, and count as such.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ from types import FrameType
 
 import torch
 
-#: Frames of files below these folders are never the user's.
-LIBRARY_FOLDERS = tuple(
-    str(Path(folder).parent) + os.sep for folder in (str(Path(__file__).parent), torch.__file__)
-)
+_PACKAGE = Path(__file__).parents[1]
+_LIBRARY_FOLDERS = tuple(f"{folder}{os.sep}" for folder in (_PACKAGE, Path(torch.__file__).parent))
+_MODELS_FOLDER = f"{_PACKAGE / 'nn'}{os.sep}"
+
+
+def is_library_file(name: str) -> bool:
+    """Whether a file is torch's or ours, so that its lines are never the user's."""
+    return name.startswith(_LIBRARY_FOLDERS) and not name.startswith(_MODELS_FOLDER)
 
 
 def user_line() -> str | None:
@@ -40,7 +44,7 @@ def user_place() -> str | None:
 def user_frame() -> FrameType | None:
     """The innermost frame of user code."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(LIBRARY_FOLDERS):
+    while frame is not None and is_library_file(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.calls.structure import Structure
+from penstock.capture.active import state
 from penstock.capture.leaf_types import LeafType, StaticLeaf, leaf_type
 from penstock.capture.location import user_line
 from penstock.capture.static import static_key
@@ -124,7 +125,7 @@ def signature_key(callee: Callee, structure: Structure, leaves: Sequence[Any]) -
             parts.append((_renamed(known.type, symbols, "s"), known.is_control))
         else:
             parts.append(static_key(leaf))
-    return callee.identity, str(structure), tuple(parts)
+    return callee.identity, str(structure), tuple(parts), state.device
 
 
 def new_record(tracer: Tracer, callee: Callee, passed: Sequence[Any]) -> Record:

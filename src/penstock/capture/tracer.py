@@ -17,6 +17,7 @@ import torch
 
 from penstock.calls.autocast import Autocast, current_autocast
 from penstock.capture import branches, calls, loops, sequences, transforms
+from penstock.capture.active import state
 from penstock.capture.captures import Capture, Owners
 from penstock.capture.constants import constant_tensor
 from penstock.capture.converted.recursions import Recursions
@@ -196,6 +197,7 @@ class Tracer:
             outputs,
             user_source(),
             self.scope.next_site() if opens_scope else (),
+            state.device,
         )
         self.scope.nodes.append(node)
         return outputs

@@ -1,8 +1,11 @@
-"""Data that recursive programs run on: one tree as arrays, and made-up trees of given shapes.
+"""Data that recursive programs run on: one tree as arrays, made-up trees of given shapes, readers.
 
-Everything here is per example. Columns for `map` are plain lists of these.
+Everything here is per example. Columns for `map` are plain lists of these. Each kind of file has a
+module: `conllu`, `listops`, `penn`, `sick`; what is wrong in a file is refused with file, line and
+reason.
 """
 
+from penstock.data import conllu, listops, penn, sick
 from penstock.data.made_up import (
     chains,
     combs,
@@ -18,7 +21,11 @@ __all__ = [
     "Tree",
     "chains",
     "combs",
+    "conllu",
+    "listops",
+    "penn",
     "perfect_trees",
     "random_binary_trees",
     "random_trees",
+    "sick",
 ]

@@ -11,11 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+from penstock.ir.devices import Device
 from penstock.ir.program import Node as ProgramNode
 from penstock.ir.program import Source, Value
 from penstock.ir.types import Type
+
+if TYPE_CHECKING:
+    from penstock.passes.partition import Partition
 
 
 class Home(StrEnum):
@@ -82,6 +86,8 @@ class Block:
     #: Parameters that are passed as Python ints, with the symbol of the dimension they measure, if
     #: it is one.
     sizes: Mapping[int, str | None] = field(default_factory=dict)
+    #: Where it runs; None in a program that nobody has placed.
+    device: Device | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +173,43 @@ class Key:
     path: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Send:
+    """(value) -> the other devices that it may be needed on; only in parts of a graph."""
+
+    targets: tuple[Device, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recv:
+    """() -> values that another device makes and this one may need; only in parts of a graph."""
+
+    source: Device
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """() -> slots whose values stay on another device; only in parts of a graph."""
+
+    source: Device
+
+
 Operation: TypeAlias = (
-    Compute | Block | Read | Upload | Pass | Switch | Merge | Call | Enter | Fork | Primitive | Key
+    Compute
+    | Block
+    | Read
+    | Upload
+    | Pass
+    | Switch
+    | Merge
+    | Call
+    | Enter
+    | Fork
+    | Primitive
+    | Key
+    | Send
+    | Recv
+    | Elsewhere
 )
 
 
@@ -255,3 +296,9 @@ class Graph:
         from penstock.ir.graph_printer import print_graph
 
         return print_graph(self)
+
+    def partition(self) -> Partition:
+        """The part of the graph that each device runs, with Send and Recv where edges are cut."""
+        from penstock.passes.partition import partition_graph
+
+        return partition_graph(self)

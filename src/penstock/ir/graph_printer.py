@@ -17,6 +17,7 @@ from penstock.ir.graph import (
     Call,
     Compute,
     Context,
+    Elsewhere,
     Enter,
     Fork,
     Graph,
@@ -25,6 +26,8 @@ from penstock.ir.graph import (
     Key,
     Node,
     Primitive,
+    Recv,
+    Send,
     Switch,
     Uniform,
     Wire,
@@ -105,8 +108,9 @@ class _Printer:
         match node.operation:
             case Compute(steps=(step,)):
                 return f"compute {self._step(step)}"
-            case Block(name=name, is_flat=is_flat):
-                return f"{'flat block' if is_flat else 'block'} {name}({inputs})"
+            case Block(name=name, is_flat=is_flat, device=device):
+                where = "" if device is None else f" on {device}"
+                return f"{'flat block' if is_flat else 'block'} {name}({inputs}){where}"
             case Switch():
                 return f"switch {inputs}"
             case Call(callee=callee):
@@ -120,6 +124,12 @@ class _Printer:
             case Key(path=path):
                 names = ("body" if salt == BODY else str(salt) for salt in path)
                 return f"random_key path {'.'.join(names)}"
+            case Send(targets=targets):
+                return f"send {inputs} to {', '.join(map(str, targets))}"
+            case Recv(source=source):
+                return f"recv from {source}"
+            case Elsewhere(source=source):
+                return f"elsewhere, on {source}"
             case operation:
                 return f"{word_of(type(operation).__name__)}({inputs})"
 

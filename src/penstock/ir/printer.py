@@ -53,7 +53,7 @@ class _Printer:
         """The nodes and the outputs of a body."""
         indent = "  " * depth
         for node in body.nodes:
-            text = self._node(node)
+            text = self._node(node) + ("" if node.device is None else f" on {node.device}")
             outputs = self.typed(node.outputs)
             yield f"{indent}{outputs} = {text}" if outputs else f"{indent}{text}"
             for label, inner in self._bodies(node):

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from penstock.ir.devices import Device
 from penstock.ir.types import Type
 
 
@@ -216,7 +217,8 @@ class Node:
     #: decided while tracing, then its number among the random operations and the nodes that open
     #: a scope (calls, branches, loops, for-each) there; empty for all other nodes.
     site: tuple[int, ...] = ()
-    device: str | None = None
+    #: Where the user wants it to run; None leaves it to `passes.place`.
+    device: Device | None = None
 
     @property
     def bodies(self) -> tuple[Body, ...]:

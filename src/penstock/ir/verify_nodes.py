@@ -8,6 +8,7 @@ from penstock.ir.graph import (
     Block,
     Call,
     Compute,
+    Elsewhere,
     Enter,
     Fork,
     Graph,
@@ -19,6 +20,8 @@ from penstock.ir.graph import (
     Pass,
     Primitive,
     Read,
+    Recv,
+    Send,
     Switch,
     Upload,
     Wire,
@@ -40,6 +43,9 @@ _HOMES: Mapping[type[Operation], tuple[tuple[Home, ...], tuple[Home, ...]]] = {
     Enter: ((H, S), (H, S)),
     Fork: ((H, S), (S,)),
     Key: ((), (H,)),
+    Send: ((H, S), ()),
+    Recv: ((), (H, S)),
+    Elsewhere: ((), (S,)),
 }
 
 #: Homes of the inputs, one by one, and of the output of operations on elements and arrays.

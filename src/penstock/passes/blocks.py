@@ -54,6 +54,7 @@ class BlockMaker:
             tuple(inside.values[wire] for wire in outputs),
             kind.startswith("flat"),
             sizes,
+            calls[0].device,
         )
         inputs = (*plain, *inside.sizes)
         return DraftNode(block, inputs, outputs, group[0].arm, group[-1].source)

@@ -11,25 +11,15 @@ from collections.abc import Iterator, Sequence, Set
 
 from penstock.ir.graph import (
     Block,
-    Call,
-    Compute,
-    Enter,
-    Fork,
     Graph,
     Home,
-    Key,
-    Merge,
     Node,
-    Pass,
-    Primitive,
-    Read,
-    Switch,
-    Upload,
     Wire,
 )
 from penstock.ir.program import Branch, Captured, Loop, RowLoop, TorchCall, Value
 from penstock.ir.program import Node as ProgramNode
 from penstock.ir.types import ArrayType, Type
+from penstock.passes.wire_copies import wire_copies
 
 _FLOATING = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 
@@ -41,7 +31,7 @@ def find_differentiable(graph: Graph, arguments: Set[int], captures: Set[int]) -
         is_asked = entry.number in arguments or entry.uniform in found
         if is_asked and entry.slot is not None and _is_floating(entry.type):
             found.add(entry.slot)
-    copies = list(_copies(graph))
+    copies = list(wire_copies(graph))
     blocks = [node for context in graph.contexts for node in context.nodes]
     blocks = [node for node in blocks if isinstance(node.operation, Block)]
     size = -1
@@ -139,38 +129,3 @@ def _through_loop(node: ProgramNode, loop: Loop, carrying: set[Value]) -> None:
 def _copy(sources: Sequence[Value], targets: Sequence[Value], carrying: set[Value]) -> None:
     pairs = zip(sources, targets, strict=True)
     carrying.update(target for source, target in pairs if source in carrying)
-
-
-def _copies(graph: Graph) -> Iterator[tuple[Wire, Wire]]:
-    for context in graph.contexts:
-        for node in context.nodes:
-            yield from _copies_of(graph, node)
-
-
-def _copies_of(graph: Graph, node: Node) -> Iterator[tuple[Wire, Wire]]:
-    match node.operation:
-        case Block() | Compute() | Read() | Upload() | Switch() | Key():
-            return
-        case Pass():
-            yield from zip(node.inputs, node.outputs, strict=True)
-        case Merge():
-            yield from ((source, node.outputs[0]) for source in node.inputs)
-        case Call(callee=callee):
-            inner = graph.contexts[callee]
-            yield from zip(node.inputs, inner.inputs, strict=True)
-            yield from zip(inner.outputs, node.outputs, strict=True)
-        case Enter(loop=loop, carried=carried):
-            inner = graph.contexts[loop]
-            yield from zip(node.inputs[:carried], inner.inputs, strict=True)
-            yield from zip(inner.outputs, inner.inputs, strict=True)
-            yield from zip(inner.exits, node.outputs, strict=True)
-        case Fork(each=each, elements=elements):
-            inner = graph.contexts[each]
-            yield from zip(node.inputs[1 : elements + 1], inner.inputs, strict=True)
-            yield from zip(inner.outputs, node.outputs, strict=True)
-        case Primitive():
-            for wire in node.inputs:
-                if wire.home is Home.SLOT and _is_floating(wire.type):
-                    for output in node.outputs:
-                        if output.home is Home.SLOT:
-                            yield wire, output

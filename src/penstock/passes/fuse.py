@@ -104,7 +104,7 @@ def _group(steps: Sequence[Step]) -> Groups:
     """Steps of one stage that hang together."""
     groups = Groups()
     producer = {wire: step for step in steps for wire in step.node.outputs}
-    readers: dict[tuple[Wire, str, int, int], Step] = {}
+    readers: dict[object, Step] = {}
     for step in steps:
         if step.kind is None:
             continue
@@ -114,7 +114,7 @@ def _group(steps: Sequence[Step]) -> Groups:
             source = producer.get(wire)
             if source and source.can_join(step) and source.stage == step.stage:
                 groups.join(source, step)
-            key = (wire, step.kind, step.node.arm, step.stage)
+            key = (wire, step.where, step.stage)
             groups.join(readers.setdefault(key, step), step)
     return groups
 

@@ -8,6 +8,7 @@ from penstock.passes.entry import wrap_entry
 from penstock.passes.flow import Flow, analyse_flow
 from penstock.passes.fuse import form_blocks
 from penstock.passes.lower import lower
+from penstock.passes.place import is_placed, place_nodes
 from penstock.passes.row_loops import close_row_loops
 from penstock.passes.share import share_computations
 from penstock.passes.slicing import Slices, slice_control
@@ -16,11 +17,14 @@ from penstock.passes.slicing import Slices, slice_control
 def program_to_graph(
     program: Program, default_dtype: str = "float32", *, closes_loops: bool = False
 ) -> Graph:
-    """Share computations, wrap the entry, analyse flow, slice control, lower, form blocks.
+    """Share computations, wrap the entry, place, analyse flow, slice control, lower, form blocks.
 
-    With `closes_loops`, loops of row-wise arithmetic are closed before they are lowered.
+    With `closes_loops`, loops of row-wise arithmetic are closed before they are lowered; not in a
+    program that is placed, since a closed loop runs on one device.
     """
-    flow, slices = _analyse(wrap_entry(share_computations(program)), default_dtype)
+    program = place_nodes(wrap_entry(share_computations(program)))
+    closes_loops &= not is_placed(program)
+    flow, slices = _analyse(program, default_dtype)
     while closes_loops:
         closed = close_row_loops(flow, slices)
         closes_loops = closed is not flow.program  # what steered a loop may steer nothing any more

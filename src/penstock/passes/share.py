@@ -49,7 +49,7 @@ def _share_body(body: Body, known: Known, renamed: Renamed) -> Body:
         inputs = tuple(renamed.get(value, value) for value in node.inputs)
         if isinstance(node.operation, _PURE):
             # The text tells 1 from True and 1.0, which compare equal.
-            key = (repr(node.operation), tuple(map(id, inputs)))
+            key = (repr((node.operation, node.device)), tuple(map(id, inputs)))
             if key in known and _same_types(known[key], node.outputs):
                 renamed.update(zip(node.outputs, known[key]))
                 continue

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from penstock.ir.devices import Device
 from penstock.ir.graph import Switch, Wire
-from penstock.passes.draft import DraftNode
+from penstock.passes.draft import DraftNode, TorchStep
 
 Needs = dict["Step", list["Step"]]
 
@@ -27,8 +28,15 @@ class Step:
     stage: int = 0
 
     def can_join(self, other: Step) -> bool:
-        """Whether the two could be in one group, as far as their kinds and arms go."""
-        return self.kind is not None and (self.kind, self.node.arm) == (other.kind, other.node.arm)
+        """Whether the two could be in one group, as far as kinds, arms and devices go."""
+        return self.kind is not None and self.where == other.where
+
+    @property
+    def where(self) -> tuple[str | None, int, Device | None]:
+        """What the steps of a group have in common."""
+        operation = self.node.operation
+        device = operation.node.device if isinstance(operation, TorchStep) else None
+        return self.kind, self.node.arm, device
 
 
 def find_needs(steps: Sequence[Step], arms: Sequence[int | None]) -> Needs:

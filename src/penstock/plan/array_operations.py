@@ -21,8 +21,14 @@ from penstock.plan.faults import HostOperationError
 from penstock.plan.firing import Arrays, array_place, emit, emit_fresh, fetch_all
 from penstock.plan.forks import sequence_lengths
 from penstock.plan.host_kernels import count_from_start
-from penstock.plan.launch_values import slots_of
-from penstock.plan.schedule import Array, Copy, Integers, Span, pick
+from penstock.plan.schedule import (
+    Array,
+    Copy,
+    Integers,
+    Span,
+    pick,
+    slots_of,
+)
 from penstock.plan.slots import SequenceTable, SlotSpace, ranges
 
 if TYPE_CHECKING:

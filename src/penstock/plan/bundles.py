@@ -25,12 +25,14 @@ class Bundle:
     #: The sequences it was made of.
     table: SequenceTable | None = None
     sequences: Integers = field(default_factory=lambda: np.empty(0, np.int64))
+    #: Whether it is a result of the launch at hand.
+    is_result: bool = False
 
     @property
     def is_free(self) -> bool:
-        """Whether no living sequence refers to it."""
+        """Whether no living sequence refers to it, and no result is written to it."""
         if self.table is None:
-            return True
+            return not self.is_result
         mine = self.table.bundle[self.sequences] == self.number
         return not (mine & (self.table.counts[self.sequences] > 0)).any()
 
@@ -74,10 +76,15 @@ class Bundles:
         return target._replace(is_whole=False), Pad(source, lengths, target, length)
 
     def target(self, kind: Kind, length: int, rows: int) -> Span:
-        """Room for results that are padded; it is free again after the launch."""
+        """Room for results that are padded; it is free again once they are taken apart."""
         bundle, target = self._take(kind, length, rows)
-        bundle.table = None
+        bundle.table, bundle.is_result = None, True
         return target
+
+    def free_results(self) -> None:
+        """The results of a launch have been taken apart."""
+        for bundle in self.all:
+            bundle.is_result = False
 
     def _take(self, element: Kind, length: int, rows: int) -> tuple[Bundle, Span]:
         kind = element._replace(shape=(length, *element.shape))

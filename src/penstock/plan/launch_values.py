@@ -17,6 +17,7 @@ from penstock.plan.schedule import (
     Span,
     Target,
     pick,
+    slots_of,
 )
 from penstock.plan.slots import SequenceTable, SlotSpace
 
@@ -81,13 +82,6 @@ def new_values(
     target = place.allocate(count)
     machine.held.append(lambda: place.release(target))
     return target, slots_of(target)
-
-
-def slots_of(target: Target) -> Integers:
-    """The slots of a target, one by one."""
-    if isinstance(target, Span):
-        return np.arange(target.start, target.start + target.count)
-    return target.slots
 
 
 def new_sequences(

@@ -24,7 +24,6 @@ from penstock.plan.launch_values import (
     new_values,
     operand_of,
     sequence_table,
-    slots_of,
 )
 from penstock.plan.padded_launches import Group, equal_rows, group_by_bucket, launch_padded
 from penstock.plan.padding import Padding
@@ -39,6 +38,7 @@ from penstock.plan.schedule import (
     Span,
     Target,
     pick,
+    slots_of,
 )
 from penstock.plan.slots import SequenceTable, SlotSpace, ranges
 
@@ -51,6 +51,8 @@ def fire_block(
     machine: Machine, node: LinkedNode, rows: Integers, arrays: Sequence[Array] | None
 ) -> None:
     """Launch a block for rows."""
+    if machine.gates is not None:
+        machine.gates.hold_back(machine, node, rows)
     plan = machine.launch_plans.get(node)
     if plan is None:
         plan = machine.launch_plans[node] = _plan(machine, node)

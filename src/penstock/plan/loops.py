@@ -106,4 +106,6 @@ def resume_iterations(machine: Machine, context: int, parents: Integers) -> list
         if len(going):
             _go_on(machine, linked, going)
             resumed.append(going)
+    if resumed and machine.gates is not None:
+        machine.gates.open(machine, context, resumed)
     return resumed

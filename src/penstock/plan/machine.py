@@ -21,6 +21,7 @@ from penstock.plan.bundles import Bundles
 from penstock.plan.call_inputs import Adopted, CallInputs, take_inputs
 from penstock.plan.faults import HostOperationError, PlanningError, RowFault
 from penstock.plan.forks import fire_join
+from penstock.plan.gates import Gates
 from penstock.plan.host_code import Tables, failing_step
 from penstock.plan.host_kernels import quiet
 from penstock.plan.launches import LaunchPlan
@@ -113,6 +114,8 @@ class Machine:
             if context.context.parallel_iterations is not None
         }
         self.launch_plans: dict[LinkedNode, LaunchPlan] = {}
+        #: Says when iterations may begin, where several devices carry out the plan.
+        self.gates: Gates | None = None
         #: What undoes the references of the call's inputs.
         self.pins: list[Callable[[], None]] = []
         self.live_rows = 0

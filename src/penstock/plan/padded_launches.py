@@ -147,6 +147,7 @@ def launch_padded(
         delivered.append(slots)
     machine.out.append(Launch(padding.block, len(rows), tuple(operands), tuple(targets)))
     machine.out.extend(after)
+    machine.bundles.free_results()
     machine.launched.append(machine.rows[node.context].instance[rows])
     if node.output is not None:
         machine.deliver(node.output, rows, delivered)

@@ -18,11 +18,15 @@ from penstock.plan.array_operations import fire_primitive
 from penstock.plan.faults import HostOperationError
 from penstock.plan.firing import Arrays, emit, fetch_all
 from penstock.plan.forks import fire_fork
-from penstock.plan.launch_values import slots_of
 from penstock.plan.launches import fire_block
 from penstock.plan.loops import fire_enter, switch_loop
 from penstock.plan.random_keys import mix
-from penstock.plan.schedule import Array, Integers, Store
+from penstock.plan.schedule import (
+    Array,
+    Integers,
+    Store,
+    slots_of,
+)
 from penstock.plan.slots import SlotSpace
 
 if TYPE_CHECKING:

@@ -125,7 +125,19 @@ class Chunk(NamedTuple):
     count: int  # type: ignore[assignment]
 
 
-Instruction: TypeAlias = Launch | Store | Copy | Pad | Unpad | Read | Chunk
+class Mark(NamedTuple):
+    """Iterations have ended here, of which others are told by this number."""
+
+    number: int
+
+
+class Await(NamedTuple):
+    """The next launch belongs to iterations that begin once all before a mark has been done."""
+
+    mark: int
+
+
+Instruction: TypeAlias = Launch | Store | Copy | Pad | Unpad | Read | Chunk | Mark | Await
 
 
 @dataclass(slots=True)
@@ -150,7 +162,7 @@ class Schedule:
     def digest(self) -> str:
         """A fingerprint: equal schedules have equal digests, byte for byte."""
         hasher = hashlib.blake2b(digest_size=8)
-        for piece in _pieces((self.arenas, self.blocks, self.instructions)):
+        for piece in pieces_of((self.arenas, self.blocks, self.instructions)):
             hasher.update(piece)
         return hasher.hexdigest()
 
@@ -169,14 +181,22 @@ def slot_count(source: Span | Picks) -> int:
     return source.count if isinstance(source, Span) else len(source.slots)
 
 
-def _pieces(item: object) -> Iterator[bytes]:
+def slots_of(source: Span | Picks) -> Integers:
+    """The slots of an operand or a target, one by one."""
+    if isinstance(source, Span):
+        return np.arange(source.start, source.start + source.count)
+    return source.slots
+
+
+def pieces_of(item: object) -> Iterator[bytes]:
+    """What is hashed of a schedule or of a part of it."""
     if isinstance(item, np.ndarray):
         yield str(item.dtype).encode()
         yield np.ascontiguousarray(item).tobytes()
     elif isinstance(item, tuple | list):
         yield type(item).__name__.encode()
         for inner in item:
-            yield from _pieces(inner)
+            yield from pieces_of(inner)
     else:
         yield repr(item).encode()
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from penstock.plan.fresh_values import Fresh, find_steps, number_cells
-from penstock.plan.launch_values import slots_of
 from penstock.plan.policies import POLICIES, DepthPolicy, Policy
 from penstock.plan.record_graph import RecordGraph, Steps, build_graph, find_depths, settle
 from penstock.plan.schedule import (
@@ -26,6 +25,7 @@ from penstock.plan.schedule import (
     Target,
     concatenate,
     pick,
+    slots_of,
 )
 from penstock.plan.slot_uses import SlotUses, count_uses, expand
 from penstock.plan.step_kinds import KeyOf, Row, StepKind

@@ -9,10 +9,11 @@ Backward halves run as wide as the launches they turn around, and are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.passes.overlap import find_overlaps
 from penstock.profiling.records import CallRecord, LaunchRecord, ReadRecord
 from penstock.profiling.repetition import repetition
 from penstock.profiling.summary import by_block
@@ -70,6 +71,7 @@ def explain(profile: Profile) -> str:
     told = {block: each for block, each in known.items() if each.must_be_told}
     paragraphs = [_paragraph(block, each) for block, each in told.items()]
     paragraphs += [_single_calls(name, calls) for name, calls in _repeated_singles(profile.calls)]
+    paragraphs += dict.fromkeys(_loops(profile.calls))
     paragraphs += dict.fromkeys(note for call in profile.calls for note in call.notes)
     wide = sum(not each.narrow and not each.unbatched for each in known.values())
     if wide:
@@ -171,6 +173,20 @@ RULES: tuple[Callable[[Evidence], str | None], ...] = (
     _dependence_chain,
     _reads_between,
 )
+
+
+def _loops(calls: Sequence[CallRecord]) -> Iterator[str]:
+    """Whether the iterations of loops could run at the same time."""
+    graphs = {call.graph: None for call in calls if call.graph is not None}
+    for overlap in (overlap for graph in graphs for overlap in find_overlaps(graph)):
+        loop, devices = overlap.context, listed(list(map(str, overlap.devices)))
+        where = f" ({loop.source})" if loop.source else ""
+        most = loop.parallel_iterations
+        bound = "any number" if most is None else f"up to {most:,}"
+        if overlap.obstacle is None:
+            yield f"{loop.name}{where}: iterations overlap on {devices}, {bound} in flight."
+        else:
+            yield f"{loop.name}{where}: iterations do not overlap: {overlap.obstacle}."
 
 
 def _repeated_singles(calls: Sequence[CallRecord]) -> list[tuple[str, list[CallRecord]]]:

@@ -7,11 +7,21 @@ is a view.
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from penstock.plan.schedule import Integers, Kind, Picks, Span, slot_count
+from penstock.run.capturing import refuse_while_capturing
+
+
+class Mirror(NamedTuple):
+    """A chunk of an arena, on some device."""
+
+    arena: int
+    chunk: int
+    device: torch.device
 
 
 class Arena:
@@ -26,6 +36,8 @@ class Arena:
         self.chunks: list[torch.Tensor] = []
         #: Where the memory of chunks begins whose slots are used again.
         self.recycled: set[int] = set()
+        #: Whether it holds one tensor at a time, taken over as it was made.
+        self.is_held = False
 
     def install(self, start: int, values: torch.Tensor) -> None:
         """Take over a tensor as the chunk that starts at this slot."""
@@ -34,7 +46,7 @@ class Arena:
 
     def hold(self, values: torch.Tensor) -> None:
         """Hold these values, and no others."""
-        self.starts, self.chunks = [0], [values]
+        self.starts, self.chunks, self.is_held = [0], [values], True
 
     def cut(self, count: int) -> None:
         """Keep only the first `count` chunks."""
@@ -54,12 +66,15 @@ class Arena:
 
     def index(self, slots: Integers) -> torch.Tensor:
         """Slots as an index tensor on the arena's device."""
+        refuse_while_capturing()
         return torch.from_numpy(slots).to(self.device, non_blocking=True)
 
     def chunk_of(self, source: Span | Picks) -> int | None:
         """The position of the chunk that has all these slots; None where there is none."""
         if not slot_count(source):
             return None
+        if len(self.starts) == 1:
+            return 0
         if isinstance(source, Span):
             lowest, highest = source.start, source.start + source.count - 1
         else:
@@ -67,6 +82,10 @@ class Arena:
         number = bisect_right(self.starts, lowest) - 1
         chunk = self.chunks[number]
         return number if highest - self.starts[number] < chunk.shape[0] else None
+
+    def is_given(self, chunk: int) -> bool:
+        """Whether a chunk is an input, which nobody writes to."""
+        return self.chunks[chunk].untyped_storage().data_ptr() not in self.recycled
 
     def gather(self, source: Span | Picks, rows: int = -1) -> torch.Tensor:
         """The values of slots, [count, *shape]; with a length [rows, length, *shape]."""

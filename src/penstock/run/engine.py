@@ -8,10 +8,10 @@ that again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -28,6 +28,7 @@ from penstock.plan.linked import LinkedNode
 from penstock.plan.machine import Steps
 from penstock.plan.outcome import Outcome
 from penstock.plan.padding import Padding
+from penstock.plan.placed import PlacedPlanner, find_placement, new_placed_planner
 from penstock.plan.planners import Planner, new_planner, note_planned
 from penstock.plan.schedule import (
     Array,
@@ -38,18 +39,23 @@ from penstock.plan.schedule import (
 )
 from penstock.run.blocks import RunnableBlock
 from penstock.run.faults import Numbers, note_uniform, user_errors
+from penstock.run.graphs import CapturedPlan, Graphs
 from penstock.run.inputs import install_inputs, read_inputs
 from penstock.run.kept_plans import WINDOW, Keeping, KeptPlan, can_keep_plans, new_plans
 from penstock.run.native.block import RowLoopBlock
 from penstock.run.native.choice import is_closed_loop, make_graph
 from penstock.run.outputs import OutputColumn, collect_outputs
 from penstock.run.padding.block import PaddedBlock
+from penstock.run.queued import OnQueues
 from penstock.run.recording import CallRecorder, recorded_call
 from penstock.run.runner import Runner
 from penstock.run.seeds import Seed
 from penstock.run.shipped import ShippedPlan, ShippedPlanner, find_shipped, plan_ahead
 
 Columns = Sequence[Sequence[torch.Tensor] | torch.Tensor]
+
+#: What may plan a call.
+AnyPlanner: TypeAlias = "Planner | PlacedPlanner | ShippedPlanner"
 
 
 class Executable:
@@ -68,11 +74,14 @@ class Executable:
         #: The padded forms of blocks that mix along dynamic dimensions, by the block's number;
         #: they come behind the others.
         self.padded = self._add_padded()
+        #: Where blocks run; None where one device of this process runs them all.
+        self.placement = find_placement([block.block for block in self.blocks])
         self.block_names = tuple(block.name for block in self.blocks)
         self.uniform_nodes = {u.wire.number: u for u in self.graph.uniforms}
-        self.keeps_plans = can_keep_plans(self.linked)
-        #: Plans of earlier calls, by their control inputs.
+        self.keeps_plans = self.placement is None and can_keep_plans(self.linked)
+        #: Plans of earlier calls, by their control inputs, and those that are CUDA graphs.
         self.plans = new_plans()
+        self.graphs = Graphs()
         #: Wires through which gradients flow, by the inputs and captures that ask for them.
         self.differentiable: dict[object, Any] = {}
 
@@ -93,6 +102,12 @@ class Executable:
             return RowLoopBlock(node, self.autocast, self.default_dtype)
         return RunnableBlock(node, self.autocast)
 
+    def new_planner(self, limits: Limits, count: int, seed: int, numbers: Numbers) -> AnyPlanner:
+        """What plans one call."""
+        if self.placement is None:
+            return new_planner(self.linked, limits, self, count, seed, numbers)
+        return new_placed_planner(self.placement, self.linked, limits, self, count, seed, numbers)
+
     def shapes(self, block: int, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         """The planner's question about a block's output sizes."""
         return self.blocks[block].output_shapes(sizes)
@@ -107,9 +122,14 @@ class Executable:
     ) -> list[OutputColumn]:
         """The outputs for `count` instances; errors and random keys go by their `numbers`."""
         with torch.no_grad(), user_errors(numbers), self.recorded(count) as recorder:
-            run = Run(self, captures, count, numbers, seed, recorder=recorder)
+            run = self.run_kind(self, captures, count, numbers, seed, recorder=recorder)
             run.carry_out(columns)
             return collect_outputs(run.outcome, run.arena)
+
+    @property
+    def run_kind(self) -> type[Run]:
+        """What carries out a call that leaves no tape."""
+        return Run if self.placement is None else QueuedRun
 
     def recorded(self, count: int) -> AbstractContextManager[CallRecorder | None]:
         """A call for `count` instances, recorded if a profile is active."""
@@ -128,7 +148,8 @@ class Executable:
         with torch.no_grad(), user_errors(numbers):
             is_dry = not any(node.kind == "read" for node in self._nodes())
             seed = Seed(advances=False)
-            run = Run(self, captures, count, numbers, seed, is_dry=is_dry, keeps_schedule=True)
+            kind = self.run_kind
+            run = kind(self, captures, count, numbers, seed, is_dry=is_dry, keeps_schedule=True)
             run.carry_out(columns)
             return run.schedule
 
@@ -158,6 +179,10 @@ class Run(Runner):
 
     #: What the plan leaves behind, once it has run.
     outcome: Outcome
+    #: Instructions that are planned and then carried out together, at most.
+    window = WINDOW
+    #: Whether its launches may become a CUDA graph.
+    may_be_captured = True
 
     def __init__(
         self,
@@ -182,13 +207,31 @@ class Run(Runner):
         self.keeps_schedule = keeps_schedule
         self.seed = seed or Seed()
         #: None where the plan of an earlier call is run again.
-        self.machine: Planner | ShippedPlanner | None = None
+        self.machine: AnyPlanner | None = None
         #: Collects what is run, if it may serve later calls.
         self.keeping: Keeping | None = None
         #: The plan, where it is kept: of this call or of an earlier one.
         self.kept: KeptPlan | None = None
+        #: The CUDA graph that was run, if one was.
+        self.captured: CapturedPlan | None = None
         self.uniform_nodes = executable.uniform_nodes
         self.schedule = Schedule(blocks=executable.block_names)
+
+    @property
+    def purpose(self) -> Hashable:
+        """What a captured plan may serve for."""
+        return "inference"
+
+    def traces(self) -> Any:
+        """What a run leaves besides its values."""
+        return None
+
+    def no_traces(self) -> Any:
+        """What a run starts with."""
+        return None
+
+    def take_traces(self, traces: Any) -> None:
+        """Have left what another run has."""
 
     def carry_out(self, columns: Columns) -> None:
         """Plan and run until nothing is left; batched code has casts of autocast written out."""
@@ -218,17 +261,18 @@ class Run(Runner):
         """Run the plan of an earlier call on the data of this one."""
         self.planner, self.outcome = plan, plan.outcome
         self.kept = plan
+        if self.may_be_captured and self.executable.graphs.run(self, plan, columns):
+            return
         install_inputs(self, columns, plan.outcome.adopted)
         for window in plan.windows:
             self._carry_out_again(window)
+        plan.mirrors.update(self.mirrors)
 
     def _plan_and_run(self, inputs: CallInputs, limits: Limits, columns: Columns) -> None:
         executable = self.executable
         seed = self.seed.number if executable.graph.has_random else 0
         shipped = None if self.keeping is None else find_shipped(executable, self.keeping.key)
-        machine = shipped or new_planner(
-            executable.linked, limits, executable, self.count, seed, self.numbers
-        )
+        machine = shipped or executable.new_planner(limits, self.count, seed, self.numbers)
         self.planner = self.machine = machine
         adopted = machine.take(inputs)
         if not self.is_dry:
@@ -247,14 +291,14 @@ class Run(Runner):
             self.kept, self.keeping = self.keeping.keep(self.outcome), None
 
     def _plan(
-        self, machine: Planner | ShippedPlanner, steps: Steps, answer: list[Array] | None
+        self, machine: AnyPlanner, steps: Steps, answer: list[Array] | None
     ) -> tuple[list[Instruction], bool]:
         """The next window of instructions, and whether it is the last."""
         began = perf_counter()
         window: list[Instruction] = []
         is_over = False
         try:
-            while len(window) < WINDOW:
+            while len(window) < self.window:
                 item = steps.send(answer)
                 answer = None
                 window.append(item)
@@ -303,3 +347,7 @@ class Run(Runner):
             for other in self.uniform_nodes.values():
                 if other.node is uniform.node:
                     self.uniforms[other.wire.number] = outputs[other.output]
+
+
+class QueuedRun(OnQueues, Run):
+    """One call of a program that several devices run."""

@@ -16,6 +16,7 @@ from penstock.ir.program import Source
 from penstock.plan.faults import RowFault
 from penstock.plan.schedule import Integers
 from penstock.run.blocks import RunnableBlock
+from penstock.run.memory.exhaustion import is_out_of_memory
 
 #: For each instance of a batch its number in the map; None for a single call, which needs no name.
 Numbers = Sequence[int] | None
@@ -74,8 +75,8 @@ def _culprit(
     error: Exception, block: RunnableBlock, arguments: Sequence[torch.Tensor | int], rows: int
 ) -> tuple[int | None, Source | None]:
     """The first row for which the block fails by itself, and the line that fails there."""
-    if isinstance(error, torch.AcceleratorError):
-        return None, None  # the device answers nothing any more
+    if isinstance(error, torch.AcceleratorError) or is_out_of_memory(error):
+        return None, None  # the device answers nothing any more, or the next row would fail too
     blamed: int | None = getattr(error, _BLAMED, None)
     if blamed is not None:
         return blamed, None

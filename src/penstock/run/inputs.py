@@ -6,6 +6,7 @@ Reading comes first and makes no slots: a plan may be known by what was read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,8 @@ from penstock.plan.schedule import Array, Integers
 
 if TYPE_CHECKING:
     from penstock.run.engine import Columns, Run
+
+_SHAPE = attrgetter("shape")
 
 Column = Sequence[torch.Tensor] | torch.Tensor
 
@@ -114,4 +117,4 @@ def _lengths(column: Column) -> Integers:
     """How many elements each instance has."""
     if isinstance(column, torch.Tensor):
         return np.full(column.shape[0], column.shape[1], np.int64)
-    return np.fromiter((item.shape[0] for item in column), np.int64, len(column))
+    return np.fromiter((shape[0] for shape in map(_SHAPE, column)), np.int64, len(column))

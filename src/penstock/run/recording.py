@@ -81,6 +81,12 @@ def profiling(*, check_nan: bool = False) -> Iterator[Profile]:
         _profiles.reset(token)
 
 
+class Built:
+    """What has been spent on building by the whole process."""
+
+    seconds = 0.0
+
+
 def count_trace(*, is_hit: bool) -> None:
     """A program was looked up: found, or traced."""
     for profile in _profiles.get():
@@ -96,6 +102,7 @@ def building() -> Iterator[None]:
     try:
         yield
     finally:
+        Built.seconds += perf_counter() - began
         if watch is not None:
             watch.exclude(perf_counter() - began)
 
@@ -281,6 +288,9 @@ def _count(source: Span | Picks) -> int:
 
 
 def _device(run: Runner, launch: Launch) -> str:
-    """The device that the launch runs on, taken from what it writes."""
+    """The device that the launch was placed on, or else that of what it writes."""
+    placed = run.blocks[launch.block].block.device
+    if placed is not None and placed.name is not None:
+        return placed.name
     extents = run.extents()
     return next((extents[target.arena][0].device for target in launch.targets), "cpu")

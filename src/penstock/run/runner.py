@@ -28,10 +28,12 @@ from penstock.plan.schedule import (
     Store,
     Unpad,
 )
-from penstock.run.arenas import Arena
+from penstock.run.arenas import Arena, Mirror
 from penstock.run.blocks import RunnableBlock
+from penstock.run.capturing import refuse_while_capturing
 from penstock.run.faults import Numbers, note_launch
 from penstock.run.fused.indices import Indices
+from penstock.run.memory.exhaustion import note_exhausted
 from penstock.run.nans import check_launch
 from penstock.run.prepared import (
     Prepared,
@@ -94,6 +96,8 @@ class Runner:
         self.arenas: list[Arena] = []
         #: Uniform values by wire, as far as they have been asked for.
         self.uniforms: dict[int, torch.Tensor] = {}
+        #: Chunks of inputs on other devices than their arena's.
+        self.mirrors: dict[Mirror, torch.Tensor] = {}
         #: The instance for which a launch has failed, where that is known.
         self.failed_instance: int | None = None
 
@@ -103,6 +107,14 @@ class Runner:
             position = len(self.arenas)
             self.arenas.append(Arena(self.planner.spaces[position].kind, position))
         return self.arenas[number]
+
+    def mirror(self, mirror: Mirror) -> torch.Tensor:
+        """A chunk of inputs on another device."""
+        if mirror not in self.mirrors:
+            refuse_while_capturing()
+            values = self.arenas[mirror.arena].chunks[mirror.chunk]
+            self.mirrors[mirror] = values.to(mirror.device, non_blocking=True)
+        return self.mirrors[mirror]
 
     def extents(self) -> list[tuple[Kind, int]]:
         """For each arena what it holds, and for how many slots."""
@@ -128,23 +140,36 @@ class Runner:
         self, window: list[Instruction]
     ) -> tuple[PreparedWindow, list[Array] | None]:
         """The same, with the instructions as they were prepared for it."""
-        growth = _merged(item for item in window if isinstance(item, Chunk))
+        growth = merged(item for item in window if isinstance(item, Chunk))
         self._grow(growth)
         indices = Indices()
         is_inference = torch.is_inference_mode_enabled()
         with torch.inference_mode(False) if is_inference else nullcontext():
             # What is prepared may serve runs that are differentiated.
             steps = [self._prepare(item, indices) for item in window if type(item) is not Chunk]
-        answer = None
-        for step in steps:
-            answer = self._step(step)
-        return PreparedWindow(growth, tuple(steps)), answer
+        return PreparedWindow(growth, tuple(steps)), self._run_steps(steps)
 
     def _carry_out_again(self, window: PreparedWindow) -> None:
         """Carry out instructions that another run has prepared."""
         self._grow(window.growth)
-        for step in window.steps:
-            self._step(step)
+        self._run_steps(window.steps)
+
+    def _run_steps(self, steps: Sequence[Prepared]) -> list[Array] | None:
+        """What the last step has read, if it reads."""
+        answer = step = None
+        try:
+            for step in steps:
+                answer = self._step(step)
+        except Exception as error:
+            launched = step if isinstance(step, PreparedLaunch) else None
+            block, rows = (launched.block, launched.launch.rows) if launched else (None, 0)
+            note_exhausted(error, block, rows, self.saved_bytes())
+            raise
+        return answer
+
+    def saved_bytes(self) -> int:
+        """Bytes that are held for a backward pass."""
+        return 0
 
     def _grow(self, chunks: Iterable[Chunk]) -> None:
         for chunk in chunks:
@@ -247,7 +272,7 @@ class Runner:
         self.failed_instance = None if row is None else int(step.instances[row])
 
 
-def _merged(chunks: Iterable[Chunk]) -> tuple[Chunk, ...]:
+def merged(chunks: Iterable[Chunk]) -> tuple[Chunk, ...]:
     """Chunks of one arena that follow each other become one."""
     merged: dict[int, list[Chunk]] = {}
     for chunk in chunks:

@@ -29,6 +29,7 @@ from penstock.plan.planners import new_planner
 from penstock.plan.schedule import Instruction, Integers, Launch
 from penstock.run.inputs import read_inputs
 from penstock.run.kept_plans import WINDOW
+from penstock.run.padding.function import Ties
 
 if TYPE_CHECKING:
     from penstock.run.engine import Executable, Run
@@ -56,9 +57,8 @@ class _Contents(NamedTuple):
     #: The instances of each launch's rows.
     launched: list[Integers]
     outcome: Outcome
-    #: For each block that is launched padded, which of its sizes are tied: its form was made for
-    #: the rows that came first where it was planned.
-    ties: dict[int, dict[str, tuple[str, int]]]
+    #: How sizes are tied in the padded forms that are launched, by the blocks' numbers.
+    ties: dict[int, Ties]
 
 
 # ---- making --------------------------------------------------------------------------------------
@@ -81,17 +81,17 @@ def plan_ahead(run: Run, columns: Any) -> ShippedPlan | None:
         instructions.append(item)
         if len(instructions) > MOST_INSTRUCTIONS:
             return None
-    ties = _ties(executable, instructions)
+    ties = _ties_of(executable, instructions)
     contents = _Contents(instructions, list(planner.launched), planner.outcome(adopted), ties)
     return _pack((signature(executable), inputs.digest(limits, WINDOW)), contents)
 
 
-def _ties(
-    executable: Executable, instructions: Sequence[Instruction]
-) -> dict[int, dict[str, tuple[str, int]]]:
+def _ties_of(executable: Executable, instructions: Sequence[Instruction]) -> dict[int, Ties]:
     launched = {item.block for item in instructions if isinstance(item, Launch)}
-    padded = executable.padded.items()
-    return {number: dict(block.ties) for number, block in padded if block.number in launched}
+    padded = {block.number: block.ties for block in executable.padded.values()}
+    return {
+        number: ties for number, ties in padded.items() if number in launched and ties is not None
+    }
 
 
 _signatures: WeakKeyDictionary[Any, bytes] = WeakKeyDictionary()
@@ -201,6 +201,8 @@ def find_shipped(executable: Executable, key: bytes) -> ShippedPlanner | None:
     if plan is None:
         return None
     contents: _Contents = _Unpacker(plan).load()
-    if not all(executable.padded[number].takes(ties) for number, ties in contents.ties.items()):
+    padded = {block.number: block for block in executable.padded.values()}
+    # Padded forms are made when they are first planned, which here was elsewhere.
+    if not all(padded[number].has_form(ties) for number, ties in contents.ties.items()):
         return None
     return ShippedPlanner(contents, deque(contents.launched))

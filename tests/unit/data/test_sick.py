@@ -72,7 +72,7 @@ def test_the_environment_says_where_the_data_is(
 
 def test_without_a_place_the_error_says_how_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PENSTOCK_DATA", raising=False)
-    with pytest.raises(FileNotFoundError, match="Pass folder=, or set PENSTOCK_DATA"):
+    with pytest.raises(FileNotFoundError, match="set PENSTOCK_DATA to the folder that holds"):
         read_vocabulary()
 
 
@@ -120,7 +120,7 @@ def test_heads_that_are_not_one_tree_are_named_by_file_and_number(
         f"  at {place / 'a.parents'}:2\n"
         "  expected  heads from 1, and one 0\n"
         f"  found     {reason}\n"
-        "Mend the line, or leave the pair out of all files of its split."
+        "Mend the line, or leave out what it belongs to."
     )
 
 
@@ -135,6 +135,43 @@ def test_a_word_outside_the_vocabulary_is_named(tmp_path: Path) -> None:
         "  found     'dogs'\n"
         "Add the word, or pass unknown= with the token of words that are not known."
     )
+
+
+def test_constituents_are_binary_trees_with_children_in_the_order_of_words(tmp_path: Path) -> None:
+    place = write_split(tmp_path, a_toks="Two dogs fight\n", a_parents="2 3 0\n", sim_txt="4\n")
+    (place / "b.toks").write_text("Dogs bark\n")
+    (place / "a.cparents").write_text("4 4 5 5 0\n")
+    (place / "b.cparents").write_text("3 3 0\n")
+    words = {"Two": 1, "dogs": 2, "fight": 3, "Dogs": 4, "bark": 5}
+    (pair,) = read_pairs("train", words, folder=tmp_path, trees="constituency")
+    assert pair.left.token.tolist() == [1, 2, 3, -1, -1]
+    root = int(pair.left.root)
+    assert [int(pair.left.left(root)), int(pair.left.right(root))] == [3, 2]
+    assert pair.right.children.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("constituents", "reason"),
+    [
+        ("4 4 5 0", "the wrong number of heads"),
+        ("2 3 4 5 0", "constituents are not binary"),
+        ("4 4 4 5 0", "constituents are not binary"),
+        ("4 4 5 5 5", "heads are not one tree"),
+    ],
+)
+def test_constituents_that_are_not_binary_are_refused(
+    tmp_path: Path, constituents: str, reason: str
+) -> None:
+    place = write_split(tmp_path, a_toks="Two dogs fight\n")
+    (place / "a.cparents").write_text(constituents)
+    with pytest.raises(TreeError, match=reason) as refusal:
+        read_pairs("train", {}, folder=tmp_path, unknown=0, trees="constituency")
+    assert f"at {place / 'a.cparents'}:1\n" in str(refusal.value)
+
+
+def test_other_kinds_of_trees_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Pass one of dependency, constituency"):
+        read_pairs("train", {}, folder=tmp_path, trees="decision")
 
 
 @pytest.mark.parametrize("name", list(FILES))

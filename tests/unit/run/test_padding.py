@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+import penstock as ps
 from penstock.run.batched import BlockInput, build_batched
 from penstock.run.padding.function import PaddedFunction
 from penstock.run.padding.ragged import Unpaddable
@@ -110,3 +111,15 @@ def test_sizes_that_matter_otherwise_are_told():
     spec = BlockInput("row", "float64", ("n",))
     with pytest.raises(Unpaddable, match="depends on its sizes"):
         PaddedFunction(lambda x: (x[::2].sum(),), [spec])
+
+
+def test_two_padded_results_of_one_kind_do_not_share_their_memory():
+    @ps.function
+    def around(x):
+        total = torch.cumsum(x, 0)
+        return total[:-1], total[1:] * 2
+
+    xs = [torch.arange(length + 1.0) for length in (3, 5, 4, 6)]
+    for x, (first, second) in zip(xs, around.map(xs), strict=True):
+        assert torch.equal(first, torch.cumsum(x, 0)[:-1])
+        assert torch.equal(second, torch.cumsum(x, 0)[1:] * 2)

@@ -1,7 +1,8 @@
 """Which functions that converted code calls are converted too.
 
 User code is: functions, methods, partials, objects with `__call__`, and modules whose forward is
-user code. What belongs to torch, numpy, the standard library or this package is called as it is.
+user code; the models of `penstock.nn` are written like it. What else belongs to this package, to
+torch, numpy or the standard library is called as it is.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch import nn
 from penstock.capture.active import active_tracer
 from penstock.capture.converted.builtin_functions import replacement_of
 from penstock.capture.converted.effects import changes_by_call
-from penstock.capture.location import LIBRARY_FOLDERS
+from penstock.capture.location import is_library_file
 from penstock.conversion.compile import converted_function, is_generated
 from penstock.conversion.names import MUTATORS
 
@@ -33,8 +34,11 @@ _INSTALLED = tuple(
     {str(Path(sysconfig.get_paths()[key])) + os.sep for key in ("purelib", "platlib")}
 )
 
-#: Packages whose code is never converted, besides those of `LIBRARY_FOLDERS`.
+#: Packages whose code is never converted, besides that of library files.
 _LIBRARIES = frozenset(["numpy", "torch", "penstock", "greenlet", "einops", "pytest", "_pytest"])
+
+#: Where our own code is written as a user would write it.
+_MODELS = "penstock.nn."
 
 #: Functions of torch that only call what they are given.
 _OPEN_MODULES = (nn.Sequential,)
@@ -91,8 +95,9 @@ def _builtin(function: Any) -> Any:
 def _converted_plain(function: FunctionType) -> Any:
     if is_generated(function.__code__):
         return function
-    if function.__module__ is not None and function.__module__.startswith("penstock."):
-        is_combinator = function.__name__ in _COMBINATORS and ".api." in function.__module__
+    module = function.__module__ or ""
+    if module.startswith("penstock.") and not module.startswith(_MODELS):
+        is_combinator = function.__name__ in _COMBINATORS and ".api." in module
         return _with_converted_arguments(function) if is_combinator else function
     found = replacement_of(function)
     if found is not function:
@@ -105,11 +110,13 @@ def _converted_plain(function: FunctionType) -> Any:
 
 
 def is_user_code(function: FunctionType) -> bool:
-    """Whether a function is neither torch's, nor numpy's, nor Python's own, nor ours."""
-    file = function.__code__.co_filename
-    if file.startswith(LIBRARY_FOLDERS):
+    """Whether a function is neither torch's, nor numpy's, nor Python's own, nor part of ours."""
+    file, name = function.__code__.co_filename, str(function.__globals__.get("__name__", ""))
+    if name.startswith(_MODELS):
+        return True
+    if is_library_file(file):
         return False
-    package = str(function.__globals__.get("__name__", "")).split(".")[0]
+    package = name.split(".")[0]
     if package in _LIBRARIES:
         return False
     is_standard = file.startswith(_STANDARD) and not file.startswith(_INSTALLED)

@@ -137,7 +137,7 @@ def read_fields() -> tuple[Any, ...]:
         _read_dispatch_modes() if _dispatch_depth() else (),
         (() if _top_hooks(True) is None else _read_hooks(), _disabled_hooks()),
         _read_streams() if torch.cuda._initialized else None,
-        (recording.state.scope, active.state.eager, *active.state.tracers),
+        (recording.state.scope, active.state.eager, active.state.device, *active.state.tracers),
     )
 
 
@@ -208,7 +208,12 @@ def write_state(present: ThreadState, target: SavedState) -> None:
     if state.streams != present.streams and state.streams is not None:
         _write_streams(state.streams)
     if state.own != present.own:
-        recording.state.scope, active.state.eager, *active.state.tracers[:] = state.own
+        (
+            recording.state.scope,
+            active.state.eager,
+            active.state.device,
+            *active.state.tracers[:],
+        ) = state.own
     if state.dispatch_modes != present.dispatch_modes:
         _write_dispatch_modes(present.dispatch_modes, state.dispatch_modes)
         _write_dispatch_flags(companions.dispatch_flags)

@@ -13,19 +13,33 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 
-from penstock.plan.schedule import Hosted, Launch, Operand, Picks, Shared, Span
-from penstock.run.arenas import Arena
+from penstock.plan.schedule import (
+    Hosted,
+    Integers,
+    Launch,
+    Operand,
+    Picks,
+    Shared,
+    Span,
+    concatenate,
+    slots_of,
+)
+from penstock.run.arenas import Arena, Mirror
 from penstock.run.batched import BlockInput
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
 from penstock.run.fused.form import FusedForm
 from penstock.run.fused.indices import Indices
+from penstock.run.fused.inductor import Compiled
 from penstock.run.fused.launch_code import LaunchCode, Origin, Part, Written, contiguous
 
 if TYPE_CHECKING:
     from penstock.run.runner import Runner
 
 log = logging.getLogger("penstock")
+
+#: Slots up to which a set is faster than sorting.
+FEW = 200
 
 #: Finds a tensor in a run, or in a backward pass.
 Find: TypeAlias = Callable[[Any], torch.Tensor]
@@ -46,14 +60,20 @@ class FusedLaunch:
         compiled = self.form.ready(self.rows)
         if compiled is None:
             return None
-        tensors = [find(where) for find in self.finds]
-        if not contiguous(tensors):
-            return None
-        try:
-            return compiled(tensors)
-        except Exception as error:  # the plain way tells whose fault it is
-            log.debug("%s failed: %s", self.form.name, error)
-            return None
+        return run_compiled(compiled, [find(where) for find in self.finds], self.form.name)
+
+
+def run_compiled(
+    compiled: Compiled, tensors: list[torch.Tensor], name: str
+) -> Sequence[torch.Tensor] | None:
+    """What compiled code gives; None where the plain way must be taken."""
+    if not contiguous(tensors):
+        return None
+    try:
+        return compiled(tensors)
+    except Exception as error:  # the plain way tells whose fault it is
+        log.debug("%s failed: %s", name, error)
+        return None
 
 
 def bind_launch(
@@ -66,27 +86,52 @@ def bind_launch(
     returned: int = 0,
 ) -> FusedLaunch | None:
     """A launch whose function gives the block's results and then `returned` more values."""
-    found = [_part(spec, operand) for spec, operand in zip(block.inputs, launch.operands)]
-    parts = [part for part in found if part is not None]
-    arenas = [run.arena(target.arena) for target in launch.targets]
-    written = [Written(arena.dtype, arena.kind.shape, arena.device) for arena in arenas]
-    devices = {part.device for part in parts} | {result.device for result in written}
-    if len(parts) != len(found) or len(devices) != 1 or not are_apart(launch):
+    key = (half, function, returned, *(_likeness(run, item) for item in launch.operands))
+    key += tuple(_likeness(run, item) for item in launch.targets)
+    forms = block.fused_forms
+    if key not in forms:
+        code = _code(run, launch, block, function, returned)
+        forms[key] = None if code is None else known_form(block, code, half)
+    form: FusedForm | None = forms[key]
+    if form is None or not are_apart(launch):
         return None
     finds: list[Find] = []
     for operand, spec in zip(launch.operands, block.inputs, strict=True):
         if isinstance(operand, Span | Picks):
-            if not _find_slots(run.arena(operand.arena), operand, indices, finds):
+            device = torch.device(spec.device)
+            if not _find_slots(run.arena(operand.arena), operand, device, indices, finds):
                 return None
         elif isinstance(operand, Shared):
             finds.append(_uniform(operand.wire))
         else:
             finds.append(_hosted(operand, spec))
-    for arena, target in zip(arenas, launch.targets, strict=True):
-        if target.length is not None or not _find_slots(arena, target, indices, finds):
+    for target in launch.targets:
+        arena = run.arena(target.arena)
+        if not _find_slots(arena, target, arena.device, indices, finds):
             return None
-    code = LaunchCode(function, tuple(parts), (*written, *[None] * returned))
-    return FusedLaunch(known_form(block, code, half), launch.rows, finds)
+    return FusedLaunch(form, launch.rows, finds)
+
+
+def _likeness(run: Runner, item: Operand) -> object:
+    """What launches with the same code have in common."""
+    if isinstance(item, Span | Picks):
+        return run.arena(item.arena).kind if item.length is None else None
+    return type(item)
+
+
+def _code(
+    run: Runner, launch: Launch, block: RunnableBlock, function: BatchFunction, returned: int
+) -> LaunchCode | None:
+    """The code of all launches like this one, if it can be compiled."""
+    found = [_part(spec, operand) for spec, operand in zip(block.inputs, launch.operands)]
+    parts = [part for part in found if part is not None]
+    arenas = [run.arena(target.arena) for target in launch.targets]
+    written = [Written(arena.dtype, arena.kind.shape, arena.device) for arena in arenas]
+    devices = {part.device for part in parts} | {result.device for result in written}
+    is_long = any(target.length is not None for target in launch.targets)
+    if len(parts) != len(found) or len(devices) != 1 or is_long:
+        return None
+    return LaunchCode(function, tuple(parts), (*written, *[None] * returned))
 
 
 def known_form(block: RunnableBlock, code: LaunchCode, half: str) -> FusedForm:
@@ -115,37 +160,41 @@ def _part(spec: BlockInput, operand: Operand) -> Part | None:
 
 def are_apart(launch: Launch) -> bool:
     """Whether no slot is both read and written."""
-    for target in launch.targets:
-        for operand in launch.operands:
-            if isinstance(operand, Span | Picks) and operand.arena == target.arena:
-                low, high = _bounds(operand)
-                first, last = _bounds(target)
-                if low <= last and first <= high and _meet(operand, target):
-                    return False
+    operands = [item for item in launch.operands if isinstance(item, Span | Picks)]
+    for arena in {target.arena for target in launch.targets}:
+        read = [slots_of(item) for item in operands if item.arena == arena]
+        if not read:
+            continue
+        slots = concatenate(read)
+        if any(_meet(target, slots) for target in launch.targets if target.arena == arena):
+            return False
     return True
 
 
-def _bounds(source: Span | Picks) -> tuple[int, int]:
-    if isinstance(source, Span):
-        return source.start, source.start + source.count - 1
-    return int(source.slots.min()), int(source.slots.max())
+def _meet(target: Span | Picks, slots: Integers) -> bool:
+    if isinstance(target, Span):
+        after = slots - target.start
+        return bool(((after >= 0) & (after < target.count)).any())
+    if len(slots) < FEW:
+        return not set(slots.tolist()).isdisjoint(target.slots.tolist())
+    return bool(np.isin(slots, target.slots).any())
 
 
-def _meet(one: Span | Picks, other: Span | Picks) -> bool:
-    first, second = (
-        np.arange(each.start, each.start + each.count) if isinstance(each, Span) else each.slots
-        for each in (one, other)
-    )
-    return bool(np.isin(first, second).any())
-
-
-def _find_slots(arena: Arena, source: Span | Picks, indices: Indices, finds: list[Find]) -> bool:
-    """Add how to find the chunk and the index of slots; False where several chunks have them."""
+def _find_slots(
+    arena: Arena, source: Span | Picks, device: torch.device, indices: Indices, finds: list[Find]
+) -> bool:
+    """Add how to find the chunk and the index of slots on a device; False where several chunks have
+    them, or one that is elsewhere and is written to.
+    """
     number, chunk = arena.number, arena.chunk_of(source)
-    if chunk is None:
+    if chunk is None or (arena.device != device and not arena.is_given(chunk)):
         return False
-    finds.append(lambda run: run.arenas[number].chunks[chunk])
-    finds.append(indices.of(source, arena.device, arena.starts[chunk]))
+    if arena.device == device:
+        finds.append(lambda run: run.arenas[number].chunks[chunk])
+    else:
+        mirror = Mirror(number, chunk, device)
+        finds.append(lambda run: run.mirror(mirror))
+    finds.append(indices.of(source, device, arena.starts[chunk]))
     return True
 
 

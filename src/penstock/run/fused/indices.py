@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
 import torch
 
 from penstock.plan.schedule import Integers, Picks, Span
+from penstock.run.capturing import refuse_while_capturing
 
 #: Finds an index tensor, whatever it is asked with.
 FindIndex: TypeAlias = Callable[..., torch.Tensor]
+
+#: Pieces of counts that are remembered: launches of few rows use the same ones again and again.
+PIECES = 4096
 
 #: For each device the numbers from 0 on, and those from 1 on.
 _counts: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -78,6 +83,7 @@ class Indices:
 
     def bring(self) -> None:
         """Bring all that wait to their devices."""
+        refuse_while_capturing()
         with _bringing, torch.inference_mode(False):  # runs that are differentiated may use them
             waiting, self._waiting = self._waiting, []
             self._bring_all(waiting)
@@ -104,6 +110,7 @@ def _bring(device: torch.device, indices: list[Index]) -> None:
         index.take(brought[start : start + size])
 
 
+@lru_cache(PIECES)
 def count(device: torch.device, first: int, size: int) -> torch.Tensor:
     """The numbers `first`, `first` + 1, ..."""
     known = _counts.get(device)

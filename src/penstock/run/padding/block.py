@@ -61,14 +61,14 @@ class PaddedBlock(RunnableBlock):
         )
 
     @property
-    def ties(self) -> Ties:
-        """The sizes that are tied in the padded form."""
-        return self._function.ties
+    def ties(self) -> Ties | None:
+        """How sizes are tied in the padded form; None while there is none."""
+        return None if self._made is None else self._made.ties
 
-    def takes(self, ties: Ties) -> bool:
-        """Whether the padded form has these ties; if there is none yet, it is made so."""
+    def has_form(self, ties: Ties) -> bool:
+        """Whether the padded form, made now if there is none, ties sizes like this."""
         self._try(ties)
-        return self._made is not None and self._made.ties == ties
+        return self.ties == ties
 
     def _try(self, ties: Ties) -> None:
         """Make the padded function, unless it has been tried in vain."""

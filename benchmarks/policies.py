@@ -1,0 +1,83 @@
+"""Training steps under memory policies, for several scripts: which can be run at all, and what they
+hold at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+import penstock as ps
+from benchmarks.baselines.training import Forward
+from benchmarks.figures import Figures, rounded
+from benchmarks.harness import Comparison
+from benchmarks.inside import most_saved_bytes
+from penstock.run.memory.exhaustion import is_out_of_memory
+
+POLICIES = ("keep", "swap", "recompute", "auto")
+
+#: From a forward computation to a training step.
+Train = Callable[[Forward], Any]
+
+
+def under_policies(forward: Forward, budget: int) -> dict[str, Forward]:
+    """The computation under each policy."""
+    return {f"penstock, {policy}": partial(_under, policy, budget, forward) for policy in POLICIES}
+
+
+def _under(policy: str, budget: int, forward: Forward) -> Any:
+    with ps.memory(policy, budget=None if policy == "keep" else budget):
+        return forward()
+
+
+def split_by_memory(
+    forwards: Mapping[str, Forward], train: Train
+) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
+    """The training steps that can be run, and those that run out of memory."""
+    able: dict[str, Callable[[], Any]] = {}
+    unable: dict[str, str] = {}
+    for name, forward in forwards.items():
+        candidate = partial(train, forward)
+        try:
+            candidate()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            unable[name] = "out of memory"
+        else:
+            able[name] = candidate
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    return able, unable
+
+
+def most_bytes(candidate: Callable[[], Any], device: str) -> int | None:
+    """Bytes that a training step holds at most: on a GPU all that it allocates, on a CPU what is
+    saved for backward, which is known of Penstock's own steps.
+    """
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        candidate()
+        return torch.cuda.max_memory_allocated()
+    return most_saved_bytes(candidate)
+
+
+def by_length(
+    title: str, results: Mapping[int, Comparison], cell: Callable[[Comparison, str], str]
+) -> Figures:
+    """One row for each candidate, one column for each length; "-" where it ran out of memory."""
+    first = next(iter(results.values()))
+    names = [*(entry.name for entry in first.measurements), *first.missing]
+    rows = []
+    for name in names:
+        cells = ("-" if name in each.missing else cell(each, name) for each in results.values())
+        rows.append((name, *cells))
+    return Figures(title, ("candidate", *(f"{n:,}" for n in results)), tuple(rows))
+
+
+def in_mebibytes(size: int | None) -> str:
+    """For a table."""
+    return "-" if size is None else rounded(size / 2**20)

@@ -1,0 +1,163 @@
+"""Runs that follow a memory policy: every step is told to a strategy, and segments run again.
+
+Without a policy none of this is there: such runs are of another class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+
+from penstock.autodiff.bounded.choosing import strategy_for
+from penstock.autodiff.bounded.segments import Segment, is_repeatable, lent_ranges
+from penstock.autodiff.tape import Page, Tape, TapedRun, Taping, check_version, version_of
+from penstock.calls.autocast import OFF, autocast_as
+from penstock.plan.schedule import Array, Kind, Shared
+from penstock.run.arenas import Arena
+from penstock.run.memory.exhaustion import is_out_of_memory
+from penstock.run.memory.policy import Policy
+from penstock.run.prepared import Prepared, PreparedLaunch
+from penstock.run.recording import Built
+
+
+class Layout(NamedTuple):
+    """How an arena is made up: inputs as they are, and how long other chunks are."""
+
+    kind: Kind
+    starts: list[int]
+    chunks: list[torch.Tensor | int]
+    #: The version of each input.
+    versions: list[int]
+    is_held: bool
+
+    def build(self, number: int) -> Arena:
+        """An arena like it, with values in inputs only."""
+        arena = Arena(self.kind, number)
+        for start, chunk, version in zip(self.starts, self.chunks, self.versions, strict=True):
+            if isinstance(chunk, int):
+                arena.grow(start, chunk)
+            else:
+                check_version(chunk, version)
+                arena.install(start, chunk)
+        return arena
+
+
+def layout_of(arena: Arena) -> Layout:
+    """How an arena is made up."""
+    if arena.is_held:
+        return Layout(arena.kind, [], [], [], True)
+    lent = {start for start, _ in lent_ranges(arena)}
+    chunks: list[torch.Tensor | int] = [
+        chunk if start in lent else len(chunk)
+        for start, chunk in zip(arena.starts, arena.chunks, strict=True)
+    ]
+    versions = [0 if isinstance(chunk, int) else version_of(chunk) for chunk in chunks]
+    return Layout(arena.kind, list(arena.starts), chunks, versions, False)
+
+
+class Bounded(Taping):
+    """A run that leaves a tape inside bounds; comes before another kind of taped run."""
+
+    def __init__(self, *args: Any, policy: Policy, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.strategy = strategy_for(policy)
+        #: How arenas were made up when the run was over.
+        self.layouts: list[Layout] | None = None
+        #: Arenas in which segments run again, during a backward pass.
+        self.arenas_again: list[Arena] | None = None
+
+    def _step(self, step: Prepared) -> list[Array] | None:
+        self.strategy.before(self, step)
+        count, built, began = len(self.tape.entries), Built.seconds, perf_counter()
+        answer = self._step_or_relieve(step)
+        if len(self.tape.entries) > count:
+            seconds = perf_counter() - began - (Built.seconds - built)
+            self.strategy.after(self, step, self.tape.entries[-1], seconds)
+        return answer
+
+    def _step_or_relieve(self, step: Prepared) -> list[Array] | None:
+        """Run a step; where an allocation fails, let saved values leave and try again."""
+        while True:
+            try:
+                return super()._step(step)
+            except Exception as error:
+                if not is_out_of_memory(error) or not is_repeatable(step):
+                    raise
+                if not self.strategy.store.shrink():
+                    raise
+
+    def saved_bytes(self) -> int:
+        """Bytes that are held for a backward pass."""
+        return super().saved_bytes() + self.strategy.store.bytes
+
+    def end(self) -> None:
+        """No more steps come."""
+        if self.layouts is None:
+            self.layouts = list(map(layout_of, self.arenas))
+            self.strategy.finish(self)
+            if self.recorder is not None and (text := self.strategy.explain()):
+                self.recorder.record.notes.append(text)
+
+    # ---- running again ---------------------------------------------------------------------------
+
+    def run_again(self, segment: Segment, values: Sequence[torch.Tensor]) -> None:
+        """Run a segment from the rows that it starts from: its pages get their values again."""
+        self._check_uniforms(segment)
+        remaining = iter(values)
+        with self._arenas_again(), torch.no_grad(), autocast_as(OFF):
+            for noted in segment.steps:
+                for rows in noted.rows:
+                    rows.put_back(self.arenas[rows.arena], next(remaining))
+                if noted.is_repeatable:
+                    super()._step(noted.step)
+                    _give(self.tape.entries.pop(), noted.page)
+
+    @contextmanager
+    def _arenas_again(self) -> Iterator[None]:
+        """Other arenas, and another tape, while segments run again."""
+        if self.arenas_again is None:
+            layouts = self.layouts or list(map(layout_of, self.arenas))
+            self.arenas_again = [layout.build(n) for n, layout in enumerate(layouts)]
+        kept = self.arenas, self.tape
+        self.arenas, self.tape = self.arenas_again, Tape()
+        try:
+            yield
+        finally:
+            self.arenas, self.tape = kept
+
+    def _check_uniforms(self, segment: Segment) -> None:
+        """Raise torch's error if a uniform value has been changed since."""
+        launches = (item.step.launch for item in segment.steps if type(item.step) is PreparedLaunch)
+        operands = (operand for launch in launches for operand in launch.operands)
+        for wire in {operand.wire for operand in operands if isinstance(operand, Shared)}:
+            self.read_uniform(wire)
+
+    def rest(self) -> None:
+        """A backward pass is over, or has failed."""
+        self.arenas_again = None
+        self.strategy.rest()
+
+
+def _give(made: object, page: Page | None) -> None:
+    """A page gets what its launch has left now."""
+    if page is None:
+        return
+    assert isinstance(made, Page)
+    page.form, page.graph, page.sizes = made.form, made.graph, made.sizes
+    page.saved, page.versions, page.is_apart = made.saved, made.versions, made.is_apart
+
+
+class BoundedRun(Bounded, TapedRun):
+    """A run of a program that follows a memory policy."""
+
+    #: A graph would hold all that it saves.
+    may_be_captured = False
+
+    def finish(self) -> None:
+        """Let go of what backward does not need."""
+        self.end()
+        super().finish()

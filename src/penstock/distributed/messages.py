@@ -1,0 +1,83 @@
+"""Messages between ranks: rows behind a header that says which schedule they belong to.
+
+The header is 16 bytes: the rolling digest of the sender's schedule, and the number of the operation
+in the total order of all exchanges. The receiver knows both; rows of another schedule are refused.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+import torch
+
+from penstock.plan.schedule import Instruction, pieces_of
+
+#: Bytes in front of the rows; a multiple of every item size, so that rows are aligned.
+HEADER = 16
+
+_LAYOUT = struct.Struct("<8sq")
+
+
+class RollingDigest:
+    """A digest of all instructions planned so far, the same on all ranks that plan alike."""
+
+    def __init__(self, start: bytes = b"") -> None:
+        self.restart(start)
+
+    def restart(self, start: bytes) -> None:
+        """Begin anew."""
+        self.value = blake2b(start, digest_size=8).digest()
+
+    def add(self, item: list[Instruction] | bytes) -> None:
+        """Go on with more."""
+        hasher = blake2b(self.value, digest_size=8)
+        for piece in (item,) if isinstance(item, bytes) else pieces_of(item):
+            hasher.update(piece)
+        self.value = hasher.digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What stands before the rows."""
+
+    digest: bytes
+    number: int
+
+    def pack(self) -> torch.Tensor:
+        """The header as bytes."""
+        packed = bytearray(_LAYOUT.pack(self.digest, self.number))
+        return torch.frombuffer(packed, dtype=torch.uint8)
+
+    @staticmethod
+    def unpack(message: torch.Tensor) -> Header:
+        """The header of a message."""
+        return Header(*_LAYOUT.unpack(message[:HEADER].cpu().numpy().tobytes()))
+
+
+def new_message(header: Header, rows: torch.Tensor) -> torch.Tensor:
+    """Rows with their header, as bytes."""
+    message = torch.empty(HEADER + rows.nbytes, dtype=torch.uint8, device=rows.device)
+    message[:HEADER].copy_(header.pack())
+    rows_in(message, rows.shape, rows.dtype).copy_(rows)
+    return message
+
+
+def room_for(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> torch.Tensor:
+    """Memory for a message with such rows."""
+    count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    return torch.empty(HEADER + count, dtype=torch.uint8, device=device)
+
+
+def aligned(size: int) -> int:
+    """The size, rounded up so that values of any type may lie behind."""
+    return -(-size // HEADER) * HEADER
+
+
+def rows_in(message: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """The rows of a message, as a view."""
+    return message[HEADER:].view(dtype).view(shape)

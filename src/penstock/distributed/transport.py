@@ -1,0 +1,235 @@
+"""Sends and receives messages between the ranks of a process group, in the order of one schedule.
+
+All ranks go through the same list of operations; each carries out those in which it takes part.
+Sends do not wait; a receive waits for its message, at most as long as the group allows, and checks
+that it belongs to the same place of the same schedule. `docs/distributed.md` says why this cannot
+deadlock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import NoReturn
+
+import torch
+import torch.distributed as dist
+
+from penstock.distributed import torch_group
+from penstock.distributed.abort import AbortKey, Watch
+from penstock.distributed.failures import disagreement, drifted, failed_wait, given_up
+from penstock.distributed.messages import (
+    Header,
+    RollingDigest,
+    new_message,
+    room_for,
+    rows_in,
+)
+
+#: Sends to one rank that may be under way at once: their buffers are alive.
+IN_FLIGHT = 64
+
+#: What stands for a schedule's digest where ranks compare what they are about to do.
+_AGREE = b"agree..."
+
+
+class Transport:
+    """This process's end of all exchanges with a group."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        torch_group.check_backend(group)
+        self.group = group
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+        self.limit = torch_group.limit_of(group)
+        self.digest = RollingDigest()
+        #: How many operations of the total order lie behind.
+        self.number = 0
+        #: How many calls have begun.
+        self.calls = 0
+        #: Backward passes of one process go one after the other.
+        self.backward_lock = threading.Lock()
+        self._key = AbortKey(torch_group.store_of(group))
+        self._watch = Watch(self._key, partial(torch_group.break_waits, group))
+        #: For each rank the sends that may be under way, with their buffers.
+        self._sends: dict[int, _Sends] = {}
+        #: Whether tensors of a device travel as they are.
+        self._carried: dict[torch.device, bool] = {}
+        #: Why this group cannot be used any more, as far as this rank knows.
+        self._reason: str | None = None
+
+    def begin_call(self) -> int:
+        """The number of a call that begins."""
+        if self._reason is not None:
+            raise given_up(self.rank, "beginning a call", self._reason)
+        self.calls += 1
+        return self.calls
+
+    @contextmanager
+    def guarded(self, operation: str) -> Iterator[None]:
+        """Around what this rank does alone: if it fails, all others hear of it."""
+        try:
+            yield
+        except BaseException as error:
+            self.give_up(f"rank {self.rank} failed in {operation}: {_first_line(error)}")
+            raise
+
+    def give_up(self, reason: str) -> None:
+        """Tell all ranks that this one cannot go on, unless they know."""
+        if self._reason is None:
+            self._reason = reason
+            self._sends.clear()
+            self._key.write(reason)
+
+    # ---- operations of the total order -----------------------------------------------------------
+
+    def agree(self, facts: Mapping[str, int], advice: Mapping[str, str]) -> None:
+        """Compare facts with every other rank; all ranks raise where they differ."""
+        self.number += 1
+        header = Header(_AGREE, len(facts))
+        mine = torch.tensor(list(facts.values()), dtype=torch.int64)
+        found: dict[int, list[int]] = {}
+        for source in range(self.size):
+            message = new_message(header, mine)
+            self._spread(message, source, header, "its arguments")
+            found[source] = rows_in(message, mine.shape, mine.dtype).tolist()
+        for position, name in enumerate(facts):
+            values = {rank: numbers[position] for rank, numbers in found.items()}
+            if len(set(values.values())) > 1:
+                raise disagreement(name, values, advice[name])
+
+    def send(self, rows: torch.Tensor, peer: int, what: str) -> None:
+        """Send rows to a rank; does not wait for them to arrive."""
+        self.number += 1
+        message = new_message(self._header, self._portable(rows))
+        begin = partial(torch_group.exchange, self.group, message, self.rank, peer)
+        self._begin(begin, message, peer, what)
+
+    def receive(
+        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, peer: int, what: str
+    ) -> torch.Tensor:
+        """Wait for rows from a rank."""
+        self.number += 1
+        message = self._room(shape, dtype, device)
+        begin = partial(torch_group.exchange, self.group, message, peer, self.rank)
+        self._take(begin, peer, what)
+        self._check(message, self._header, peer, what)
+        return rows_in(message, shape, dtype).to(device, non_blocking=True)
+
+    def skip(self) -> None:
+        """Pass an operation in which this rank takes no part."""
+        self.number += 1
+
+    def broadcast(
+        self,
+        rows: torch.Tensor | None,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        source: int,
+        what: str,
+    ) -> torch.Tensor:
+        """Rows of one rank for all; `rows` is given at the source."""
+        self.number += 1
+        if rows is not None:
+            message = new_message(self._header, self._portable(rows))
+        else:
+            message = self._room(shape, dtype, device)
+        self._spread(message, source, self._header, what)
+        return rows_in(message, shape, dtype).to(device, non_blocking=True)
+
+    def finish(self) -> None:
+        """Wait until all that was sent has been taken."""
+        for peer, sends in self._sends.items():
+            while sends:
+                self._await_oldest(peer, sends)
+
+    # ---- one message -----------------------------------------------------------------------------
+
+    @property
+    def _header(self) -> Header:
+        return Header(self.digest.value, self.number)
+
+    def _portable(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rows where the group can send them from."""
+        return rows if self._carries(rows.device) else rows.cpu()
+
+    def _carries(self, device: torch.device) -> bool:
+        if device not in self._carried:
+            self._carried[device] = torch_group.carries(self.group, device)
+        return self._carried[device]
+
+    def _room(
+        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        return room_for(shape, dtype, device if self._carries(device) else "cpu")
+
+    def _begin(
+        self, begin: Callable[[], dist.Work], message: torch.Tensor, peer: int, what: str
+    ) -> None:
+        """Begin to send."""
+        sends = self._sends.setdefault(peer, deque())
+        try:
+            sends.append((begin(), message, what))
+        except RuntimeError as error:
+            self._fail(error, f"sending {what}", peer)
+        if len(sends) > IN_FLIGHT:
+            self._await_oldest(peer, sends)
+
+    def _take(self, begin: Callable[[], dist.Work], peer: int, what: str) -> None:
+        """Begin to receive, and wait for it."""
+        try:
+            work = begin()
+        except RuntimeError as error:
+            self._fail(error, f"receiving {what}", peer)
+        self._wait(work, f"receiving {what}", peer)
+
+    def _spread(self, message: torch.Tensor, source: int, header: Header, what: str) -> None:
+        """A message from one rank to all."""
+        begin = partial(torch_group.broadcast, self.group, message, source)
+        if source == self.rank:
+            self._begin(begin, message, source, what)
+        else:
+            self._take(begin, source, what)
+            self._check(message, header, source, what)
+
+    def _await_oldest(self, peer: int, sends: _Sends) -> None:
+        work, _, what = sends.popleft()
+        self._wait(work, f"sending {what}", peer)
+
+    def _wait(self, work: dist.Work, operation: str, peer: int) -> None:
+        with self._watch.waiting():
+            try:
+                work.wait(self.limit)
+                return
+            except RuntimeError as error:
+                failure = error
+        self._fail(failure, operation, peer)
+
+    def _fail(self, error: RuntimeError, operation: str, peer: int) -> NoReturn:
+        """Raise what has gone wrong: the reason of the first rank that gave up, if there is one."""
+        is_late = torch_group.is_timeout(error)
+        reason = self._key.await_reason()
+        if reason is not None:
+            self._reason = reason
+            raise given_up(self.rank, f"{operation}, with rank {peer}", reason)
+        failure = failed_wait(self.rank, operation, peer, self.limit if is_late else None, error)
+        self.give_up(f"rank {self.rank} found: {_first_line(failure)}")
+        raise failure
+
+    def _check(self, message: torch.Tensor, expected: Header, peer: int, what: str) -> None:
+        found = Header.unpack(message)
+        if found != expected:
+            failure = drifted(self.rank, peer, what, expected, found)
+            self.give_up(f"rank {self.rank} found: {_first_line(failure)}")
+            raise failure
+
+
+_Sends = deque[tuple[dist.Work, torch.Tensor, str]]
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]

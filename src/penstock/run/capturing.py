@@ -1,0 +1,36 @@
+"""Whether this thread captures a CUDA graph: what is then copied must live as long as the graph."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import torch
+
+
+class _State(threading.local):
+    is_active = False
+
+
+_state = _State()
+
+
+def capture(run: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph:
+    """What is launched inside as a graph; nothing is run."""
+    graph = torch.cuda.CUDAGraph()
+    _state.is_active = True
+    try:
+        with (
+            torch.cuda.device(device),
+            torch.cuda.graph(graph, capture_error_mode="thread_local"),
+        ):
+            run()
+    finally:
+        _state.is_active = False
+    return graph
+
+
+def refuse_while_capturing() -> None:
+    """Raise where host memory that soon ends would be copied by a graph."""
+    if _state.is_active:
+        raise RuntimeError("slots were brought to the device while a plan was captured")

@@ -1,0 +1,168 @@
+"""Bytes of CPU tensors in a file, written and read by a thread.
+
+The file has no name, so nothing is left of it when the process ends, however that happens. It is
+written and not mapped: a full disk is then an error that can be raised. One thread does
+everything in the order in which it was asked for, so bytes that are given back can be written over
+by whoever comes next.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+
+from penstock.errors import SpillError, report
+from penstock.run.memory.extents import Extent, Extents, rounded
+from penstock.run.memory.parcels import Arriving, Away
+from penstock.run.memory.policy import in_words
+
+
+class SpillFile:
+    """A file that holds what does not fit in memory; opened when it is first needed."""
+
+    def __init__(self) -> None:
+        self._extents = Extents()
+        self._file: _File | None = None
+        self._worker: ThreadPoolExecutor | None = None
+
+    def send(self, parts: Sequence[torch.Tensor]) -> Away:
+        """Start to write bytes."""
+        sizes = [len(part) for part in parts]
+        extent = self._take(sum(map(rounded, sizes)))
+        file, worker = self._opened()
+        return _Spilled(self, extent, sizes, worker.submit(_write, file, parts, extent.start))
+
+    def read(self, extent: Extent, sizes: Sequence[int]) -> Arriving:
+        """Start to read bytes."""
+        file, worker = self._opened()
+        parts = [torch.empty(size, dtype=torch.uint8) for size in sizes]
+        return _Read(parts, worker.submit(_read, file, parts, extent.start))
+
+    def give_back(self, extent: Extent) -> None:
+        """Bytes of the file may be written over."""
+        self._extents.give_back(extent)
+
+    def _take(self, size: int) -> Extent:
+        found = self._extents.take(size)
+        if found is None:
+            self._extents.grow(size)
+            found = self._extents.take(size)
+        assert found is not None
+        return found
+
+    def _opened(self) -> tuple[_File, ThreadPoolExecutor]:
+        if self._file is None or self._worker is None:
+            try:
+                self._file = _new_file()
+            except OSError as error:
+                raise _no_room(error, self._extents.end) from error
+            self._worker = ThreadPoolExecutor(1, thread_name_prefix="penstock-spill")
+        return self._file, self._worker
+
+
+class _File:
+    """A file without a name, closed when nobody refers to it any more."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+
+def _new_file() -> _File:
+    number, name = tempfile.mkstemp(prefix="penstock-")
+    os.unlink(name)
+    return _File(number)
+
+
+class _Spilled:
+    """Bytes in the file, or on their way there."""
+
+    def __init__(
+        self, file: SpillFile, extent: Extent, sizes: Sequence[int], written: Future[None]
+    ) -> None:
+        self._file, self._extent, self._sizes = file, extent, sizes
+        self._written: Future[None] | None = written
+
+    def settle(self) -> None:
+        """Wait until the bytes are written."""
+        if self._written is not None:
+            try:
+                self._written.result()
+            except OSError as error:
+                raise _no_room(error, sum(self._sizes)) from error
+            self._written = None
+
+    def bring(self) -> Arriving:
+        """Start to read the bytes."""
+        return self._file.read(self._extent, self._sizes)
+
+    def free(self) -> None:
+        """The bytes may be written over."""
+        self._file.give_back(self._extent)
+
+
+class _Read:
+    """Bytes that are being read."""
+
+    def __init__(self, parts: list[torch.Tensor], done: Future[None]) -> None:
+        self._parts, self._done = parts, done
+
+    def settle(self) -> list[torch.Tensor]:
+        """Wait until the bytes are read."""
+        try:
+            self._done.result()
+        except OSError as error:
+            raise SpillError(
+                report(
+                    "Saved values could not be read back from disk.",
+                    facts=[("folder", tempfile.gettempdir()), ("the system says", str(error))],
+                    todo="Check the disk; the environment variable TMPDIR names another folder.",
+                )
+            ) from error
+        return self._parts
+
+
+def _write(file: _File, parts: Sequence[torch.Tensor], start: int) -> None:
+    for part in parts:
+        remaining = part.numpy().data
+        place = start
+        while remaining:
+            count = os.pwrite(file.number, remaining, place)
+            remaining, place = remaining[count:], place + count
+        start += rounded(len(part))
+
+
+def _read(file: _File, parts: Sequence[torch.Tensor], start: int) -> None:
+    for part in parts:
+        remaining = part.numpy().data
+        place = start
+        while remaining:
+            count = os.preadv(file.number, [remaining], place)
+            if not count:
+                raise OSError(f"the file ends at byte {place}")
+            remaining, place = remaining[count:], place + count
+        start += rounded(len(part))
+
+
+def _no_room(error: OSError, size: int) -> SpillError:
+    folder = tempfile.gettempdir()
+    return SpillError(
+        report(
+            "Saved values could not be written to disk.",
+            facts=[
+                ("wanted", in_words(size)),
+                ("folder", folder),
+                ("the system says", error.strerror or str(error)),
+            ],
+            todo=(
+                "Make room, name another folder in the environment variable TMPDIR, give a larger "
+                'budget, or use ps.memory("recompute").'
+            ),
+        )
+    )

@@ -1,0 +1,89 @@
+"""Device queues: one thread for each device, which carries out tasks in the order they come.
+
+Queues live as long as the process and serve all calls. Tasks that are put together are put into all
+queues before those of any other call: so the queues agree on an order in which each task waits only
+for earlier ones, and nothing can wait in a circle.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import TypeAlias
+
+import torch
+
+from penstock.ir.devices import Device
+
+Task: TypeAlias = Callable[[], None]
+
+
+class DeviceQueue:
+    """The thread of one device; on an accelerator with a stream of its own."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        name = device.name or ""
+        #: None on a CPU.
+        self.stream: torch.cuda.Stream | None = None
+        if name.startswith("cuda"):
+            self.stream = torch.cuda.Stream(torch.device(name))  # type: ignore[no-untyped-call]
+        self._thread = threading.Thread(target=self._work, name=f"penstock {device}", daemon=True)
+        self._thread.start()
+
+    def put(self, tasks: Sequence[Task]) -> None:
+        """Add tasks, none of which may raise."""
+        for task in tasks:
+            self._tasks.put(task)
+
+    def end(self) -> None:
+        """Let the thread run out."""
+        self._tasks.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        torch.set_grad_enabled(False)
+        while (task := self._tasks.get()) is not None:
+            task()
+            del task  # it holds the values of its call
+
+
+_queues: dict[Device, DeviceQueue] = {}
+_lock = threading.Lock()
+
+
+def find_queue(device: Device) -> DeviceQueue:
+    """The queue of a device, made when it is first asked for."""
+    with _lock:
+        if device not in _queues:
+            _queues[device] = DeviceQueue(device)
+        return _queues[device]
+
+
+def put_tasks(tasks: Sequence[tuple[DeviceQueue, Sequence[Task]]]) -> None:
+    """Put tasks into several queues, before or after all those of another call."""
+    with _lock:
+        for queue, mine in tasks:
+            queue.put(mine)
+
+
+def _end_queues() -> None:
+    with _lock:
+        for queue in _queues.values():
+            queue.end()
+        _queues.clear()
+
+
+def _forget_queues() -> None:
+    """The threads of a parent do not live in its child."""
+    global _lock
+    _lock = threading.Lock()
+    _queues.clear()
+
+
+atexit.register(_end_queues)
+os.register_at_fork(after_in_child=_forget_queues)

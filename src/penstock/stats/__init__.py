@@ -1,0 +1,1 @@
+"""How many programs contain conditionals and loops: `penstock stats`."""

@@ -1,0 +1,101 @@
+"""Memory policies on a device: pinned host memory, streams, and the device's own bytes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import penstock as ps
+from penstock.run.memory import store as store_module
+from penstock.run.memory.costs import bandwidth_of
+from penstock.run.memory.pinned import PinnedMemory, _slab
+
+pytestmark = pytest.mark.gpu
+
+ROWS, WIDTH = 64, 256
+
+
+@ps.function
+def recurrent(x, n, w):
+    def step(k, h):
+        gate = torch.sigmoid(h @ w)
+        return k + 1, gate * torch.tanh(h + x) + (1 - gate) * h
+
+    return ps.while_loop(lambda k, h: k < n, step, (0, x))[1]
+
+
+@pytest.fixture
+def w():
+    made = torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(0)).mul_(0.05)
+    return made.cuda().requires_grad_()
+
+
+def gradients(w, policy="keep", budget=None, length=200):
+    x = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(1)).cuda().requires_grad_()
+    with ps.memory(policy, budget=budget):
+        y = recurrent.map(x, [length] * ROWS, ps.shared(w), out="stack")
+    return torch.autograd.grad((y * torch.arange(1.0, WIDTH + 1, device="cuda")).sum(), [x, w])
+
+
+def peak_of(*arguments):
+    gradients(*arguments)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    gradients(*arguments)
+    return torch.cuda.max_memory_allocated()
+
+
+@pytest.mark.parametrize("budget", [0, "1MiB", "8MiB"])
+def test_swapped_gradients_are_the_same_to_the_bit(budget, w, monkeypatch):
+    expected = gradients(w)
+    for _ in range(3):
+        assert all(map(torch.equal, gradients(w, "swap", budget), expected))
+    monkeypatch.setattr(store_module, "CHECKS", True)
+    assert all(map(torch.equal, gradients(w, "swap", budget), expected))
+
+
+@pytest.mark.parametrize(("policy", "budget"), [("recompute", None), ("recompute", "1MiB")])
+def test_recomputed_gradients_agree(policy, budget, w):
+    torch.testing.assert_close(gradients(w, policy, budget), gradients(w), rtol=1e-4, atol=1e-4)
+
+
+def test_auto_agrees_and_says_what_it_chose(w):
+    expected = gradients(w)
+    with ps.profile() as run:
+        found = gradients(w, "auto", "4MiB")
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert "Memory (auto, 4 MiB)" in run.explain()
+
+
+def test_device_memory_stays_inside_the_budget(w):
+    fixed = peak_of(w, "swap", 0, 200)
+    saved = peak_of(w, "keep", None, 1000) - fixed
+    for policy in ("swap", "recompute", "auto"):
+        held = peak_of(w, policy, "8MiB", 1000) - fixed
+        assert held < (8 << 20) + saved / 20, policy
+
+
+def test_bytes_come_back_from_pinned_memory_in_any_order():
+    memory = PinnedMemory(torch.device("cuda:0"))
+    sent = [
+        torch.randint(0, 256, (100_000 + k,), dtype=torch.uint8, device="cuda") for k in range(9)
+    ]
+    kept = [part.clone() for part in sent]
+    away = [memory.send([part]) for part in sent]
+    for each, part in zip(away, sent, strict=True):
+        each.settle()
+        part.zero_()  # after the copy, by the order of streams
+    arriving = [each.bring() for each in reversed(away)]
+    for each in away:
+        each.free()
+    others = [memory.send([torch.zeros_like(part)]) for part in sent]
+    for each, part in zip(arriving, reversed(kept), strict=True):
+        assert torch.equal(each.settle()[0], part)
+    del others, away
+    assert all(extents.used == 0 for extents in _slab.extents)
+
+
+def test_bandwidth_is_measured():
+    bandwidth = bandwidth_of(torch.device("cuda:0"))
+    assert bandwidth.out > 1e8
+    assert bandwidth.back > 1e8

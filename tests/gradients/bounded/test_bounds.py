@@ -1,0 +1,124 @@
+"""Bounded runs hold what they say: counted by the library, and by the storages that torch makes."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+import penstock as ps
+from penstock.plan.slots import FIRST_CHUNK
+from penstock.run.memory.costs import bandwidth_of
+from tests.gradients.bounded.accounting import LiveBytes
+from tests.gradients.bounded.runs import bounded_runs
+
+pytestmark = pytest.mark.usefixtures("interpreted_loops")
+
+#: Bytes of one value of all rows, and more than one launch saves.
+ROWS, WIDTH = 16, 32
+VALUE = ROWS * WIDTH * 4
+LAUNCH = 6 * VALUE
+
+#: Bytes of the smallest arena.
+ARENAS = FIRST_CHUNK * WIDTH * 4
+
+
+@pytest.fixture(scope="module")
+def weights():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(WIDTH, WIDTH, generator=generator).mul_(0.1).requires_grad_()
+
+
+@ps.function
+def recurrent(x, n, w):
+    """A gated loop: each step saves several values."""
+
+    def step(k, h):
+        gate = torch.sigmoid(h @ w)
+        return k + 1, gate * torch.tanh(h + x) + (1 - gate) * h
+
+    return ps.while_loop(lambda k, h: k < n, step, (0, x))[1]
+
+
+def run(x, length, w):
+    return recurrent.map(x, [length] * ROWS, ps.shared(w), out="stack")
+
+
+def train(policy, budget, length, w, counted=True):
+    """One step of training: live bytes at most, those of the store at most, the gradients."""
+    x = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    with bounded_runs() as runs, LiveBytes() if counted else nullcontext() as live:
+        scope = ps.memory(policy, budget=budget)
+        with scope:
+            y = run(x, length, w)
+        loss = (y * torch.arange(1.0, WIDTH + 1)).sum()
+        del y
+        gradients = torch.autograd.grad(loss, [x, w])
+    store = runs[0].strategy.store.peak if runs else None
+    return live.peak if live else None, store, gradients
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built(weights):
+    """Blocks are built beforehand: tracing takes memory too."""
+    train("keep", None, 3, weights, counted=False)
+    train("keep", None, 40, weights, counted=False)
+    bandwidth_of(torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def fixed(weights):
+    """Bytes that live though nothing is saved: arenas, gradients, the launch at work."""
+    return train("swap", 0, 200, weights)[0]
+
+
+def test_kept_values_grow_with_the_loop(weights, fixed):
+    short, long = (train("keep", None, n, weights)[0] - fixed for n in (80, 320))
+    assert long > 3 * short > 500 * VALUE
+
+
+@pytest.mark.parametrize("budget", [8 * VALUE, 40 * VALUE])
+def test_a_swapped_loop_stays_inside_its_budget(budget, weights, fixed):
+    live, store, gradients = train("swap", budget, 200, weights)
+    assert store <= budget + LAUNCH
+    assert live <= fixed + budget + LAUNCH
+    expected = train("keep", None, 200, weights)[2]
+    assert all(map(torch.equal, gradients, expected))
+
+
+def test_what_a_swapped_loop_holds_does_not_grow_with_it(weights):
+    short, long = (train("swap", 8 * VALUE, n, weights)[0] for n in (80, 240))
+    saved = (240 - 80) * 4 * VALUE
+    assert long - short < 0.05 * saved  # index tensors of the plan
+
+
+def test_what_a_recomputed_loop_holds_grows_with_the_root_of_its_length(
+    weights, fixed, monkeypatch
+):
+    monkeypatch.setattr("penstock.autodiff.bounded.strategies.LEAST_SEGMENT", VALUE)
+    short, long = (train("recompute", None, n, weights)[0] - fixed for n in (50, 450))
+    kept = train("keep", None, 450, weights)[0] - fixed
+    assert long < 4.5 * short  # nine times the length: three times the memory
+    assert long < kept / 4
+
+
+@pytest.mark.parametrize("policy", ["recompute", "auto"])
+@pytest.mark.parametrize("budget", [24 * VALUE, 80 * VALUE])
+def test_other_policies_stay_inside_their_budget(policy, budget, weights, fixed):
+    live, store, gradients = train(policy, budget, 200, weights)
+    assert store <= budget + LAUNCH
+    assert live <= fixed + budget + 2 * LAUNCH + ARENAS
+    torch.testing.assert_close(gradients, train("keep", None, 200, weights)[2])
+
+
+def test_nothing_is_held_when_backward_is_over(weights):
+    for policy in ("swap", "recompute", "auto"):
+        x = torch.randn(ROWS, WIDTH).requires_grad_()
+        with bounded_runs() as runs, ps.memory(policy, budget=8 * VALUE):
+            y = run(x, 50, weights)
+        y.sum().backward()
+        store = runs[0].strategy.store
+        assert store.bytes == 0
+        assert not store._backings
+        assert not store._here

@@ -1,0 +1,117 @@
+"""The spill file: bytes come back, a full disk is an error, nothing is left."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import threading
+import time
+
+import pytest
+import torch
+
+from penstock.errors import PenstockError, SpillError
+from penstock.run.memory import spill_file
+from penstock.run.memory.spill_file import SpillFile
+
+
+def random_bytes(*sizes: int) -> list[torch.Tensor]:
+    return [torch.randint(0, 256, (size,), dtype=torch.uint8) for size in sizes]
+
+
+def test_bytes_come_back():
+    file = SpillFile()
+    sent = [random_bytes(1000, 1, 70_000), random_bytes(5), random_bytes(64, 64)]
+    away = [file.send(parts) for parts in sent]
+    for parts, each in zip(sent, away, strict=True):
+        assert all(map(torch.equal, each.bring().settle(), parts))
+
+
+def test_bytes_that_were_given_back_are_written_again():
+    file = SpillFile()
+    for _ in range(20):
+        parts = random_bytes(10_000)
+        away = file.send(parts)
+        arriving = away.bring()
+        away.free()  # the thread reads before it writes for whoever comes next
+        file.send(random_bytes(10_000)).free()
+        assert torch.equal(arriving.settle()[0], parts[0])
+    assert file._extents.end <= 30_000
+
+
+def failing(number):
+    def fail(*arguments, **options):
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EIO])
+def test_a_full_disk_is_an_error_that_says_what_to_do(number, monkeypatch):
+    file = SpillFile()
+    monkeypatch.setattr(os, "pwrite", failing(number))
+    away = file.send(random_bytes(3000))
+    with pytest.raises(SpillError) as found:
+        away.settle()
+    text = str(found.value)
+    assert "could not be written to disk" in text
+    assert "TMPDIR" in text
+    assert "2.93 KiB" in text
+    assert os.strerror(number) in text
+    assert isinstance(found.value, OSError)
+    assert isinstance(found.value, PenstockError)
+
+
+def test_a_file_that_cannot_be_made_is_the_same_error(monkeypatch):
+    monkeypatch.setattr(spill_file.tempfile, "mkstemp", failing(errno.ENOSPC))
+    with pytest.raises(SpillError, match="could not be written to disk"):
+        SpillFile().send(random_bytes(3))
+
+
+def test_bytes_that_cannot_be_read_are_an_error(monkeypatch):
+    file = SpillFile()
+    away = file.send(random_bytes(3000))
+    away.settle()
+    monkeypatch.setattr(os, "preadv", lambda *arguments: 0)
+    with pytest.raises(SpillError, match="could not be read back"):
+        away.bring().settle()
+
+
+def test_bytes_are_written_and_read_in_pieces(monkeypatch):
+    """The system may take fewer bytes than it was given."""
+    write, read = os.pwrite, os.preadv
+    monkeypatch.setattr(os, "pwrite", lambda f, data, at: write(f, data[:100], at))
+    monkeypatch.setattr(os, "preadv", lambda f, data, at: read(f, [data[0][:77]], at))
+    parts = random_bytes(1234)
+    away = SpillFile().send(parts)
+    away.settle()
+    assert torch.equal(away.bring().settle()[0], parts[0])
+
+
+def spill_threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name.startswith("penstock-spill")]
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def wait_until(happened) -> bool:
+    deadline = time.monotonic() + 60
+    while not happened() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return happened()
+
+
+def test_neither_thread_nor_file_is_left():
+    gc.collect()
+    assert wait_until(lambda: not spill_threads())  # those of other tests
+    before = open_files()
+    file = SpillFile()
+    away = [file.send(random_bytes(100_000)) for _ in range(5)]
+    assert open_files() == before + 1
+    assert spill_threads()
+    del file, away
+    gc.collect()
+    assert wait_until(lambda: not spill_threads() and open_files() == before)
