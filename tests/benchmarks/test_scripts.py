@@ -27,6 +27,7 @@ TINY = {
     "parallel_iterations": "--bounds 1 2 --iterations 3 --batch 2 --width 3 --layers 1",
     "distributed_loop": "--processes 2 --iterations 3",
     "pipeline_lstm": "--layers 2 --hidden 3 --batch 2 --length 3",
+    "in_graph_training": "--agents 2 --steps 3",
     "gradient_overhead": "--batch 4 --hidden 4",
     "memory": "--lengths 20 --batch 3 --hidden 4 --indexed-lengths 3 6 --width 2",
     "swap_lstm": "--lengths 3 6 --batch 2 --hidden 3 --inputs 2 --budget 200B",
@@ -53,6 +54,7 @@ CANDIDATES = {
     "swap_tree": "penstock, swap",
     "lstm_gpu": "penstock, scan, mapped",
     "counted_loop": "penstock, for range",
+    "in_graph_training": "penstock, in the graph",
 }
 
 #: Scripts that compare no candidates, and so draw no bars.
