@@ -18,7 +18,6 @@ from penstock.errors import ArgumentError, report
 from penstock.run.engine import Columns, Executable
 from penstock.run.faults import Numbers, user_errors
 from penstock.run.memory.policy import KEEP, current_policy, refuse_on_devices
-from penstock.run.memory.policy import KEEP, current_policy, refuse_on_devices
 from penstock.run.outputs import collect_outputs
 from penstock.run.seeds import Seed
 
@@ -39,7 +38,6 @@ def run_placed(
     transport = current_transport()
     _check_ranks(executable, transport)
     if asks_for_gradients(columns, captures):
-        refuse_on_devices(current_policy() or KEEP)
         tensors, where = find_tensors(columns, captures)
         made = DifferentiableCall(
             executable, columns, captures, count, numbers, seed, tensors, where
