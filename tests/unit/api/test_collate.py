@@ -180,7 +180,7 @@ def test_a_plan_with_padded_launches_runs_where_none_was_padded_before(program):
 def test_a_plan_for_other_padded_forms_than_those_at_hand_is_not_run():
     rows = [torch.randn(n, 2) for n in (3, 5)]
     batch = ps.function(shift).collate(rows)
-    with patch.object(PaddedBlock, "takes", lambda block, ties: False):
+    with patch.object(PaddedBlock, "has_form", lambda block, ties: False):
         found = ps.function(shift).map(batch)
         with without_planning(), pytest.raises(AssertionError, match="planned"):
             ps.function(shift).map(batch)
