@@ -179,6 +179,8 @@ class Run(Runner):
 
     #: What the plan leaves behind, once it has run.
     outcome: Outcome
+    #: Instructions that are planned and then carried out together, at most.
+    window = WINDOW
     #: Whether its launches may become a CUDA graph.
     may_be_captured = True
 
@@ -296,7 +298,7 @@ class Run(Runner):
         window: list[Instruction] = []
         is_over = False
         try:
-            while len(window) < WINDOW:
+            while len(window) < self.window:
                 item = steps.send(answer)
                 answer = None
                 window.append(item)
