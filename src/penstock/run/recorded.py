@@ -102,6 +102,8 @@ class RecordedRun(Runner):
         self._fetch_uniform = None
         if self._extents is None:
             self._extents = super().extents()
+            if self.recorder is not None:
+                self.recorder.ended(self)
         if values is None or not len(values):
             self.arenas = []
             if hasattr(self, "planner"):

@@ -193,7 +193,7 @@ class Runner:
             if self.recorder is None:
                 self._launch(step)
             else:
-                with self.recorder.launch(self, step.launch):
+                with self.recorder.launch(self, step.launch, step.instances):
                     self._launch(step)
         elif isinstance(step, PreparedStore):
             self._store(step)
