@@ -25,29 +25,36 @@ if TYPE_CHECKING:
     from penstock.run.runner import Runner
 
 
-def describe(
+def new_record(
     run: Runner, launch: Launch, call: CallRecord, device: str, timing: Timing
 ) -> LaunchRecord:
-    """What a launch ran on."""
+    """A launch of which only the time is told yet."""
     block = run.blocks[launch.block]
-    operands = [_operand(run, operand, launch.rows) for operand in launch.operands]
-    shapes = tuple(shape for shape, _, _ in operands)
     return LaunchRecord(
         call,
         block.node,
         launch.rows,
-        shapes,
-        tuple(source for _, source, _ in operands),
+        (),
+        (),
         device,
-        sum(size for _, _, size in operands),
-        block.unbatched,
+        0,
+        (),
         timing.seconds,
-        padding=block.padding_share(launch, shapes),
-        obstacle=block.obstacle,
         beginning=timing.began,
         host_seconds=timing.host_seconds,
-        written_bytes=_written(run, launch),
     )
+
+
+def describe(record: LaunchRecord, run: Runner, launch: Launch) -> None:
+    """Tell what a launch ran on."""
+    block = run.blocks[launch.block]
+    operands = [_operand(run, operand, launch.rows) for operand in launch.operands]
+    record.shapes = tuple(shape for shape, _, _ in operands)
+    record.sources = tuple(source for _, source, _ in operands)
+    record.gathered_bytes = sum(size for _, _, size in operands)
+    record.written_bytes = _written(run, launch)
+    record.unbatched, record.obstacle = block.unbatched, block.obstacle
+    record.padding = block.padding_share(launch, record.shapes)
 
 
 def describe_backward(
@@ -60,8 +67,7 @@ def describe_backward(
 ) -> LaunchRecord:
     """The operands of a backward half are the cotangents of the results."""
     node = run.blocks[launch.block].node
-    kinds = [kind for kind, _ in run.extents()]
-    shapes = tuple((rows, *kinds[target.arena].shape) for target in launch.targets)
+    shapes = tuple((rows, *run.kind(target.arena).shape) for target in launch.targets)
     sources = ("gather",) * len(shapes)
     return LaunchRecord(
         call,
@@ -130,5 +136,4 @@ def device_of(run: Runner, launch: Launch) -> str:
     placed = run.blocks[launch.block].block.device
     if placed is not None and placed.name is not None:
         return placed.name
-    extents = run.extents()
-    return next((extents[target.arena][0].device for target in launch.targets), "cpu")
+    return run.kind(launch.targets[0].arena).device if launch.targets else "cpu"

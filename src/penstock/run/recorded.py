@@ -114,6 +114,10 @@ class RecordedRun(Runner):
             if number not in needed:
                 arena.forget()
 
+    def kind(self, number: int) -> Kind:
+        """What an arena holds."""
+        return super().kind(number) if self._extents is None else self._extents[number][0]
+
     def extents(self) -> list[tuple[Kind, int]]:
         """For each arena what it holds, and for how many slots."""
         return super().extents() if self._extents is None else self._extents

@@ -8,9 +8,10 @@ launches their names.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -24,7 +25,13 @@ from penstock.plan.schedule import Integers, Launch, Read, slot_count
 from penstock.profiling.profile import Profile
 from penstock.profiling.records import CallRecord, LaunchRecord, PlanRecord, ReadRecord, WaitRecord
 from penstock.profiling.rows import Trail
-from penstock.run.launch_records import describe, describe_backward, device_of, note_memory
+from penstock.run.launch_records import (
+    describe,
+    describe_backward,
+    device_of,
+    new_record,
+    note_memory,
+)
 from penstock.run.watches import Clocks, Timing, Watch, torch_profiles
 
 if TYPE_CHECKING:
@@ -101,10 +108,12 @@ class Recorder:
         for profile in self.profiles:
             if profile.add_call(record):
                 record.trail = Trail()
+        recorder = CallRecorder(self.profiles, self.clocks, record)
         try:
-            yield CallRecorder(self.profiles, self.clocks, record)
+            yield recorder
         finally:
             record.seconds = perf_counter() - record.began
+            recorder.describe_all()
 
 
 def current_recorder() -> Recorder | None:
@@ -128,8 +137,11 @@ def recorded_call(
         yield call
 
 
-#: From a device and a timing to the record of a launch.
-Describe = Callable[[str, Timing], LaunchRecord]
+#: Records a launch that has ended, from its device and timing.
+Add = Callable[[str, Timing], None]
+
+#: Launches of a call that wait for their description, at most.
+MOST_WAITING = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +151,8 @@ class CallRecorder:
     profiles: tuple[Profile, ...]
     clocks: Clocks
     record: CallRecord
+    #: Descriptions that are still to be made: between launches there is no time for them.
+    waiting: deque[Callable[[], None]] = field(default_factory=deque)
 
     @property
     def checks_nan(self) -> bool:
@@ -171,48 +185,54 @@ class CallRecorder:
 
     def ended(self, run: Runner) -> None:
         """All launches of the call were made; its memory can be told."""
+        self.describe_all()
         if self.profiles:
             note_memory(run, self.record)
 
     def launch(
         self, run: Runner, launch: Launch, instances: Integers
     ) -> AbstractContextManager[None]:
-        """Time a launch and describe it."""
-        return self._timed(run, launch, partial(self._describe, run, launch, instances))
+        """Time a launch; it is described when there is time for it."""
+
+        def add(device: str, timing: Timing) -> None:
+            record = new_record(run, launch, self.record, device, timing)
+            self._add(record)
+            if self.record.trail is not None:
+                self.record.trail.add(record, launch, instances)
+            self.waiting.append(partial(describe, record, run, launch))
+            if len(self.waiting) > MOST_WAITING:
+                self.describe_all()
+
+        return self._timed(run, launch, add)
 
     def backward(self, run: Runner, launch: Launch, rows: int) -> AbstractContextManager[None]:
         """Time the backward half of some rows of a launch and describe it."""
-        described = partial(describe_backward, run, launch, rows, self.record)
-        return self._timed(run, launch, described, ".backward")
 
-    def _describe(
-        self, run: Runner, launch: Launch, instances: Integers, device: str, timing: Timing
-    ) -> LaunchRecord:
-        record = describe(run, launch, self.record, device, timing)
-        if self.record.trail is not None:
-            self.record.trail.add(record, launch, instances)
-        return record
+        def add(device: str, timing: Timing) -> None:
+            self._add(describe_backward(run, launch, rows, self.record, device, timing))
+
+        return self._timed(run, launch, add, ".backward")
+
+    def describe_all(self) -> None:
+        """Describe the launches that wait for it. Several threads may do so."""
+        with suppress(IndexError):
+            while True:
+                self.waiting.popleft()()
+
+    def _timed(
+        self, run: Runner, launch: Launch, add: Add, half: str = ""
+    ) -> AbstractContextManager[None]:
+        if torch_profiles():
+            return self._named(run, launch, add, half)
+        return TimedLaunch(self, device_of(run, launch), add) if self.profiles else nullcontext()
 
     @contextmanager
-    def _timed(
-        self, run: Runner, launch: Launch, described: Describe, half: str = ""
-    ) -> Iterator[None]:
+    def _named(self, run: Runner, launch: Launch, add: Add, half: str) -> Iterator[None]:
+        """The same, with a name for torch's own profiler."""
         name = f"penstock {run.blocks[launch.block].name}{half}"
-        named = torch.profiler.record_function(name) if torch_profiles() else nullcontext()
-        if not self.profiles:
-            with named:
-                yield
-            return
-        device = device_of(run, launch)
-        watch = Watch(device, self.clocks)
-        token = _watch.set(watch)
-        try:
-            with named:
-                yield
-        finally:
-            _watch.reset(token)
-            self.record.building_seconds += watch.building_seconds
-        self._add(described(device, watch.stop()))
+        timed = TimedLaunch(self, device_of(run, launch), add) if self.profiles else nullcontext()
+        with timed, torch.profiler.record_function(name):
+            yield
 
     @contextmanager
     def read(self, read: Read) -> Iterator[None]:
@@ -234,3 +254,23 @@ class CallRecorder:
     def _add(self, event: LaunchRecord | ReadRecord) -> None:
         for profile in self.profiles:
             profile.events.append(event)
+
+
+class TimedLaunch(AbstractContextManager[None]):
+    """The time of one launch; it is not recorded if it fails."""
+
+    __slots__ = ("_add", "_device", "_recorder", "_token", "_watch")
+
+    def __init__(self, recorder: CallRecorder, device: str, add: Add) -> None:
+        self._recorder, self._device, self._add = recorder, device, add
+
+    def __enter__(self) -> None:
+        self._watch = Watch(self._device, self._recorder.clocks)
+        self._token: Token[Watch | None] = _watch.set(self._watch)
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        timing = self._watch.stop()
+        _watch.reset(self._token)
+        self._recorder.record.building_seconds += self._watch.building_seconds
+        if kind is None:
+            self._add(self._device, timing)

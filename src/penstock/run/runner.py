@@ -105,6 +105,10 @@ class Runner:
             self.arenas.append(Arena(self.planner.spaces[position].kind, position))
         return self.arenas[number]
 
+    def kind(self, number: int) -> Kind:
+        """What an arena holds."""
+        return self.planner.spaces[number].kind
+
     def extents(self) -> list[tuple[Kind, int]]:
         """For each arena what it holds, and for how many slots."""
         return [(space.kind, space.end) for space in self.planner.spaces]
