@@ -64,5 +64,13 @@ class Profile:
         """Write what happened when, as a file that Perfetto and chrome://tracing open."""
         write_chrome_trace(self, path)
 
+    def save_html(self, path: str | PathLike[str]) -> None:
+        """Write one page that needs no network: programs, graphs, the schedule in time, and the
+        rows of an instance coloured by launch. Needs the extra `view`.
+        """
+        from penstock.profiling.view.page import write_page
+
+        write_page(self, path)
+
     def __repr__(self) -> str:
         return f"<profile: {len(self.calls)} calls, {len(self.launches)} launches>"
