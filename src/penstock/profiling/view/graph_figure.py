@@ -19,6 +19,7 @@ COLOURS = {
     "Enter": "#5b9f7b",
     "Fork": "#5b9f7b",
     "Read": "#c1121f",
+    "frame ends": "#343a40",
 }
 OTHER = "#8d99ae"
 

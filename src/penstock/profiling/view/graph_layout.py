@@ -28,6 +28,8 @@ class Mark:
     context: int
     arm: int
     inputs: tuple[Wire, ...]
+    #: What it makes: the results of a node, the parameters of a frame.
+    outputs: tuple[Wire, ...] = ()
     x: float = 0.0
     y: float = 0.0
 
@@ -73,9 +75,9 @@ def lay_out(graph: Graph) -> GraphLayout:
 
 def _marks(context: Context) -> Iterator[Mark]:
     """Parameters, then the nodes, then what leaves the frame."""
-    yield Mark(None, "parameters", context.index, 0, ())
+    yield Mark(None, "parameters", context.index, 0, (), context.inputs)
     for node in context.nodes:
-        yield Mark(node, "", context.index, node.arm, node.inputs)
+        yield Mark(node, "", context.index, node.arm, node.inputs, node.outputs)
     for arm in range(len(context.arms)):
         for word, wires in leaving(context, arm):
             yield Mark(None, word, context.index, arm, wires)
@@ -120,10 +122,9 @@ def _levels(context: Context, marks: list[Mark]) -> list[int]:
         above += [opened[mark.arm]] if mark.arm in opened else []
         level = 1 + max(above, default=0) if number else 0
         levels.append(level)
-        if mark.node is not None:
-            made.update(dict.fromkeys(mark.node.outputs, level))
-            if isinstance(mark.node.operation, Switch):
-                opened.update(dict.fromkeys(mark.node.operation.arms, level))
+        made.update(dict.fromkeys(mark.outputs, level))
+        if mark.node is not None and isinstance(mark.node.operation, Switch):
+            opened.update(dict.fromkeys(mark.node.operation.arms, level))
     return levels
 
 
@@ -137,10 +138,9 @@ def _connect(layout: GraphLayout) -> None:
         if not sources and (mark.context, mark.arm) in opened:
             sources = {opened[mark.context, mark.arm]: None}
         layout.edges += ((source, number) for source in sources)
-        if mark.node is not None:
-            makers.update(dict.fromkeys(mark.node.outputs, number))
-            if isinstance(mark.node.operation, Switch):
-                opened.update({(mark.context, arm): number for arm in mark.node.operation.arms})
+        makers.update(dict.fromkeys(mark.outputs, number))
+        if mark.node is not None and isinstance(mark.node.operation, Switch):
+            opened.update({(mark.context, arm): number for arm in mark.node.operation.arms})
 
 
 def _jump(layout: GraphLayout, parameters: dict[int, int]) -> None:

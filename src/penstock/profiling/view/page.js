@@ -16,7 +16,7 @@ function excerpt(source) {
   for (const [number, text] of source.excerpt) {
     const isHere = number === source.line;
     const line = `${String(number).padStart(4)}  ${text}`;
-    lines.append(isHere ? element("span", line, "here") : `${line}\n`);
+    lines.append(isHere ? element("span", line, "here") : line, "\n");
   }
   return lines;
 }

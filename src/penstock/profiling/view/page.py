@@ -80,7 +80,7 @@ class Page:
         yield "<h2>Schedule</h2>"
         if len(self.profile.launches) > len(self.launches):
             yield f"<p class=note>The first {counted(len(self.launches), 'launch')} are drawn.</p>"
-        yield "<p class=note>When each launch ran; the colour says how many rows it had.</p>"
+        yield "<p class=note>When each launch ran: the more rows it had, the darker.</p>"
         yield self._figure("timeline", timeline_figure(self.profile, self.launches))
         yield "<p class=note>How many rows each launch had, in order.</p>"
         yield self._figure("widths", width_figure(self.launches))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import log1p
 from typing import TYPE_CHECKING
 
 from penstock.profiling.records import LaunchRecord
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 MOST_DRAWN = 3_000
 
 SCALE = "Viridis"
+
+#: The colours of bars with few and with many rows.
+NARROW, WIDE = (222, 235, 247), (8, 48, 107)
 
 
 def launch_details(launches: Sequence[LaunchRecord]) -> Json:
@@ -69,16 +73,21 @@ def _launch_bars(launches: Sequence[LaunchRecord], start: float) -> Json:
         "x": [1e3 * item.seconds for item in launches],
         "y": [item.device for item in launches],
         "customdata": [f"launch{number}" for number in range(len(launches))],
-        "text": [f"{item.block}: {item.rows:,} rows" for item in launches],
-        "textposition": "none",
+        "hovertext": [f"{item.block}: {item.rows:,} rows" for item in launches],
         "hoverinfo": "text",
-        "marker": {
-            "color": [item.rows for item in launches],
-            "colorscale": SCALE,
-            "showscale": True,
-            "colorbar": {"title": {"text": "rows"}},
-        },
+        "marker": {"color": _shades([item.rows for item in launches])},
     }
+
+
+def _shades(widths: Sequence[int]) -> list[str]:
+    """A colour for each width, by its logarithm: the more rows, the darker."""
+    most = log1p(max(widths, default=1))
+    shares = [log1p(width) / most if most else 1.0 for width in widths]
+    mixed = [
+        [round(light + share * (dark - light)) for light, dark in zip(NARROW, WIDE, strict=True)]
+        for share in shares
+    ]
+    return [f"rgb({red},{green},{blue})" for red, green, blue in mixed]
 
 
 def _other_bars(items: Sequence[tuple[str, float, float, str]], start: float) -> Json:
@@ -88,8 +97,7 @@ def _other_bars(items: Sequence[tuple[str, float, float, str]], start: float) ->
         "base": [1e3 * (began - start) for _, began, _, _ in items],
         "x": [1e3 * seconds for _, _, seconds, _ in items],
         "y": [row for row, _, _, _ in items],
-        "text": [text for _, _, _, text in items],
-        "textposition": "none",
+        "hovertext": [text for _, _, _, text in items],
         "hoverinfo": "text",
         "marker": {"color": "#ced4da"},
     }
