@@ -135,8 +135,9 @@ def _connect(layout: GraphLayout) -> None:
     for number, mark in enumerate(layout.marks):
         needed: Iterable[int] = (makers[wire] for wire in mark.inputs if wire in makers)
         sources = dict.fromkeys(needed)
-        if not sources and (mark.context, mark.arm) in opened:
-            sources = {opened[mark.context, mark.arm]: None}
+        switch = opened.get((mark.context, mark.arm))
+        if switch is not None and all(layout.marks[n].arm != mark.arm for n in sources):
+            sources[switch] = None
         layout.edges += ((source, number) for source in sources)
         makers.update(dict.fromkeys(mark.outputs, number))
         if mark.node is not None and isinstance(mark.node.operation, Switch):
