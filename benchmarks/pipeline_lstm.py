@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from functools import partial
 
 import torch
@@ -24,9 +25,9 @@ from benchmarks.script import run_script
 REFERENCE = "penstock"
 
 
-def places(layers: int, devices: Sequence[str]) -> list[str]:
+def places(layers: Sequence[object], devices: Sequence[str]) -> list[str]:
     """Neighbouring layers on one device, about as many on each."""
-    return [devices[layer * len(devices) // layers] for layer in range(layers)]
+    return [devices[layer * len(devices) // len(layers)] for layer in range(len(layers))]
 
 
 def by_hand(layers: Sequence[LSTM], rows: Tensor) -> Tensor:
@@ -39,39 +40,48 @@ def by_hand(layers: Sequence[LSTM], rows: Tensor) -> Tensor:
     return states[-1][0]
 
 
-def forwards(
-    layers: Sequence[LSTM], rows: Tensor, options: argparse.Namespace
-) -> dict[str, Forward]:
-    """Every way to the last states."""
-    open_: list[str | None] = [None] * len(layers)
-    programs = {REFERENCE: stacked_lstm(layers, open_)}
-    for count in options.devices:
-        devices = [f"cpu:{number}" for number in range(count)]
-        programs[f"{count} CPU devices"] = stacked_lstm(layers, places(len(layers), devices))
-    if options.cuda:
-        mixed = places(len(layers), ["cpu:0", "cuda:0"])
-        programs["CPU and CUDA"] = stacked_lstm(layers, mixed)
-    found: dict[str, Forward] = {
-        name: partial(program.map, rows, out="stack") for name, program in programs.items()
-    }
-    return {**found, "eager, by hand": lambda: by_hand(layers, rows)}
+class Subject:
+    """The layers, the sequences, and all ways to train the one on the other."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        torch.manual_seed(0)
+        self.layers = [LSTM(options.hidden, options.hidden) for _ in range(options.layers)]
+        self.rows = torch.randn(options.batch, options.length, options.hidden)
+        self.weights = torch.randn(options.hidden)
+
+    def steps(self, options: argparse.Namespace) -> dict[str, Callable[[], object]]:
+        """One step of training each."""
+        open_: list[str | None] = [None] * len(self.layers)
+        found = {REFERENCE: self._step(self.layers, open_)}
+        for count in options.devices:
+            devices = [f"cpu:{number}" for number in range(count)]
+            found[f"{count} CPU devices"] = self._step(self.layers, places(open_, devices))
+        if options.cuda:
+            mixed = places(open_, ["cpu:0", "cuda:0"])
+            moved = [
+                deepcopy(layer).to(device.replace("cpu:0", "cpu"))
+                for layer, device in zip(self.layers, mixed, strict=True)
+            ]
+            found["CPU and CUDA"] = self._step(moved, mixed)
+        eager = partial(by_hand, self.layers, self.rows)
+        found["eager, by hand"] = partial(self._train, self.layers, eager)
+        return found
+
+    def _step(self, layers: Sequence[LSTM], devices: Sequence[str | None]) -> Callable[[], object]:
+        program = stacked_lstm(layers, devices)
+        return partial(self._train, layers, partial(program.map, self.rows, out="stack"))
+
+    def _train(self, layers: Sequence[LSTM], forward: Forward) -> list[Tensor]:
+        made = training_step(nn.ModuleList(layers), lambda: forward().cpu(), self.weights)
+        return [tensor.cpu() for tensor in made]
 
 
 def measure(options: argparse.Namespace) -> Iterator[Comparison]:
     """Training with the layers on one device and on several."""
-    torch.manual_seed(0)
-    layers = [LSTM(options.hidden, options.hidden) for _ in range(options.layers)]
-    rows = torch.randn(options.batch, options.length, options.hidden)
-    weights = torch.randn(options.hidden)
-    model = nn.ModuleList(layers)
-    steps: dict[str, Callable[[], object]] = {
-        name: partial(training_step, model, forward, weights)
-        for name, forward in forwards(layers, rows, options).items()
-    }
     yield compare(
         f"{options.layers} layers of {options.hidden}, {options.batch} sequences of "
         f"{options.length}, training",
-        steps,
+        Subject(options).steps(options),
         reference=REFERENCE,
         unit="training steps",
         rounds=options.rounds,

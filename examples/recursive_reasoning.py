@@ -32,17 +32,17 @@ def puzzles(count, generator):
 
 
 class Look(nn.Module):
-    """One step of thought: look into the table with the state in mind, and change the state."""
+    """One step of thought: what the table holds for the state leads to the next."""
 
     def __init__(self, size):
         super().__init__()
         self.query = nn.Linear(size, size)
-        self.cell = nn.GRUCell(size, size)
+        self.change = nn.Linear(size, size)
 
     def forward(self, table, state):
         keys, values = table
-        found = torch.softmax(keys @ self.query(state), 0) @ values
-        return self.cell(found, state)
+        found = torch.softmax(keys @ self.query(state) / 2, 0) @ values
+        return found + torch.tanh(self.change(found))
 
 
 class Reasoner(nn.Module):
@@ -52,6 +52,7 @@ class Reasoner(nn.Module):
         super().__init__()
         self.places = nn.Embedding(PLACES, size)
         self.think = ps.nn.AdaptiveComputation(Look(size), size, limit=10)
+        nn.init.constant_(self.think.halt.bias, -2)  # at first, think long
         self.answer = nn.Linear(size, PLACES)
 
     @ps.function
@@ -70,13 +71,13 @@ def train(model, steps, generator):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if step % 500 == 499:
+        if step % 100 == 99:
             print(f"step {step + 1}: loss {loss.item():.3f}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=20, help="of training (default 20)")
+    parser.add_argument("--steps", type=int, default=200, help="of training (default 200)")
     options = parser.parse_args()
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)

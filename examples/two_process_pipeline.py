@@ -110,12 +110,20 @@ def train(options):
         if step % 2 == 0:
             both = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
             checkpoints.save(step, both)
-        if step == options.fail_at and rank == 1 and is_first_attempt():
+        if step == options.fail_at and rank == 1 and attempt() == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def is_first_attempt():
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+def attempt():
+    """How often torchrun has started this job again."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def join(limit):
+    """Join the process group; torchrun may keep what an earlier attempt left in its store."""
+    store, rank, size = next(dist.rendezvous("env://", timeout=limit))
+    own = dist.PrefixStore(f"attempt {attempt()}", store)
+    dist.init_process_group("gloo", store=own, rank=rank, world_size=size, timeout=limit)
 
 
 def main():
@@ -125,7 +133,7 @@ def main():
     parser.add_argument("--fail-at", type=int, default=0)
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for a rank")
     options = parser.parse_args()
-    dist.init_process_group("gloo", timeout=timedelta(seconds=options.timeout))
+    join(timedelta(seconds=options.timeout))
     train(options)
     dist.barrier()
     dist.destroy_process_group()

@@ -25,7 +25,9 @@ TINY = {
     "counted_loop": "--batches 1 3 --length 4 --small-width 2 --large-width 3",
     "while_gpu": "--iterations 5 --device cpu",
     "parallel_iterations": "--bounds 1 2 --iterations 3 --batch 2 --width 3 --layers 1",
+    "distributed_loop": "--processes 2 --iterations 3",
     "pipeline_lstm": "--layers 2 --hidden 3 --batch 2 --length 3",
+    "in_graph_training": "--agents 2 --steps 3",
     "gradient_overhead": "--batch 4 --hidden 4",
     "memory": "--lengths 20 --batch 3 --hidden 4 --indexed-lengths 3 6 --width 2",
     "swap_lstm": "--lengths 3 6 --batch 2 --hidden 3 --inputs 2 --budget 200B",
@@ -41,6 +43,7 @@ TINY = {
 
 #: A candidate of Penstock's that each table of results has a line for.
 CANDIDATES = {
+    "distributed_loop": "predicate",
     "plan": "levels of b+",
     "tracing": "f.map([x])",
     "recording": "a function marked @ps.unit",
@@ -51,10 +54,11 @@ CANDIDATES = {
     "swap_tree": "penstock, swap",
     "lstm_gpu": "penstock, scan, mapped",
     "counted_loop": "penstock, for range",
+    "in_graph_training": "penstock, in the graph",
 }
 
 #: Scripts that compare no candidates, and so draw no bars.
-WITHOUT_BARS = {"granularity", "recording", "tracing"}
+WITHOUT_BARS = {"distributed_loop", "granularity", "recording", "tracing"}
 
 
 @pytest.fixture(autouse=True)

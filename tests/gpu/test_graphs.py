@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import penstock as ps
+from penstock.data import random_binary_trees
 from penstock.run.graphs import STREAK
 
 pytestmark = pytest.mark.gpu
@@ -193,3 +194,29 @@ def test_what_cannot_be_captured_runs_plainly(caplog, monkeypatch):
     assert "not today" in caplog.text
     assert not twin.graphs()
     torch.testing.assert_close(*twin.both(train(twin.inputs(1))))
+
+
+def test_trees_on_the_host_become_graphs_for_a_model_on_the_device():
+    torch.manual_seed(0)
+    model = ps.nn.BinaryTreeLSTM(nn.Embedding(50, 8), 6).double().cuda()
+    plain = copy.deepcopy(model)
+    shapes = [random_binary_trees(5, leaves=(3, 6), vocabulary=50, seed=0) for _ in range(3)]
+    for number, trees in enumerate(shapes):
+        for tree in trees:
+            tree.token.add_(number).remainder_(50)
+
+    def train(model, trees):
+        loss = ps.map(model, trees, out="stack").sum()
+        return torch.autograd.grad(loss, list(model.parameters()))
+
+    for _ in range(STREAK + 3):
+        train(model, shapes[0])
+    (entry,) = model.forward._traces._entries
+    ((_, captured),) = entry.executable.graphs._captured.values()
+    assert captured is not None
+    assert captured.mirrors
+    for trees in shapes:
+        found = train(model, trees)
+        with ps.set_fusion("never"):
+            expected = train(plain, trees)
+        torch.testing.assert_close(found, expected)

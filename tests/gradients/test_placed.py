@@ -117,3 +117,23 @@ def test_a_weight_that_two_devices_use_gets_both_gradients():
     (found,) = torch.autograd.grad(shared.map(xs, out="stack").sum(), [weight])
     (expected,) = torch.autograd.grad(torch.cos(torch.sin(xs @ weight) @ weight).sum(), [weight])
     torch.testing.assert_close(found, expected)
+
+
+def test_random_calls_draw_the_same_wherever_they_run():
+    @ps.function
+    def program(x, n):
+        def body(i, x):
+            with ps.device("cpu:0"):
+                x = torch.nn.functional.dropout(torch.sin(x), 0.5)
+            with ps.device("cpu:1"):
+                return i + 1, x + torch.rand(3, dtype=torch.float64)
+
+        return ps.while_loop(lambda i, x: i < n, body, (0, x))[1]
+
+    columns = [torch.ones(4, 3, dtype=torch.float64), [3, 0, 2, 5]]
+    found = []
+    for is_eager in (False, True):
+        torch.manual_seed(5)
+        with ps.set_eager(is_eager):
+            found.append(torch.stack(program.map(*columns)))
+    torch.testing.assert_close(*found)

@@ -54,6 +54,12 @@ def test_an_operation_that_differs_is_named(found):
     assert "rank 1  call 2\n" in text
 
 
+def test_an_error_that_every_rank_raises_leaves_the_group_usable(found):
+    for entry in found["fault_of_an_instance"]:
+        assert entry["error"] == "IndexRangeError"
+        assert entry["again"] == ""
+
+
 def test_a_rank_that_raises_is_quoted_by_the_others(found):
     other, failing = found["bad_index"]
     assert failing["error"] == "IndexError"

@@ -46,7 +46,9 @@ def plain_gradients(case):
 FEW = 24 if settings().max_examples < 100 else settings().max_examples
 
 
-@pytest.mark.parametrize("way", ["map", "map_tiny_lookahead", "swapped", "recomputed"])
+@pytest.mark.parametrize(
+    "way", ["map", "map_tiny_lookahead", "swapped", "recomputed", "map_partitioned"]
+)
 @settings(report_multiple_bugs=False, max_examples=FEW)
 @given(drawn=programs_with_instances())
 def test_gradients_of_random_programs_agree_with_plain_python(way, drawn):

@@ -347,7 +347,7 @@ class TapedRun(Taping, Run):
         """Let go of what backward does not need: values live on in pages only, and of the planner
         what it leaves behind.
         """
-        self.arenas = []
+        self.arenas, self.mirrors = [], {}
         self.machine = None
         self.planner = self.kept or KeptPlan(self.outcome)
         self.versions = {number: version_of(value) for number, value in self.uniforms.items()}

@@ -102,7 +102,7 @@ def _trace(
     leaves = _join_all(tracer, what, resolved)
     types = [leaf.type for leaf in leaves if isinstance(leaf, LeafType)]
     bodies = tuple(
-        _with_sequences(tracer, item.body, types) if isinstance(item, _Outcome) else _NO_BODY
+        with_sequences(tracer, item.body, types) if isinstance(item, _Outcome) else _NO_BODY
         for item in outcomes
     )
     outputs = tracer.emit(Branch(bodies, is_cond), (index,), types)
@@ -128,8 +128,10 @@ def _trace_body(
         return _Outcome(name, returned, leaves, structure, scope.body(outputs))
 
 
-def _with_sequences(tracer: Tracer, body: Body, types: Sequence[Type]) -> Body:
-    """The body, with tensors of a static length as sequences where another branch gives one."""
+def with_sequences(tracer: Tracer, body: Body, types: Sequence[Type]) -> Body:
+    """The body, with tensors of a static length as sequences where its outputs have such types:
+    another branch gives one, or a loop has started with one.
+    """
     nodes, outputs = list(body.nodes), []
     for value, type_ in zip(body.outputs, types, strict=True):
         is_sequence = isinstance(type_, TensorType) and type_.is_sequence

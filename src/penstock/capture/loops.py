@@ -21,7 +21,7 @@ from penstock.calls.structure import (
     leaf_paths,
     unflatten,
 )
-from penstock.capture.branches import is_traced
+from penstock.capture.branches import is_traced, with_sequences
 from penstock.capture.leaf_types import LeafType, leaf_type, wrap_leaf
 from penstock.capture.leaves import as_values
 from penstock.capture.location import user_line
@@ -195,6 +195,7 @@ class LoopTrace:
             found = {n: self._next_type(n, type_, returned[n]) for n, type_ in types.items()}
             self._check_static(types, leaves, returned)
             body = scope.body([tracer.read(returned[number]) for number in types])
+        body = with_sequences(tracer, body, [leaf.type for leaf in found.values()])
         return condition, body, found
 
     def _inputs(self, leaves: Sequence[Any], types: dict[int, Any]) -> list[Any]:
@@ -222,10 +223,9 @@ class LoopTrace:
                 joined = expected.element or got.element
                 length = carried.length if carried.length == found.length else None  # type: ignore[union-attr]
                 return LeafType(ArrayType(joined), length=length)
-            element = join_types(
-                self.tracer.worlds, expected.element, got.element or expected.element
-            )
-            if isinstance(element, TensorType) and element.is_dynamic:
+            both = join_types(self.tracer.worlds, expected, got)
+            element = both.element if isinstance(both, ArrayType) else None
+            if element is not None and element.is_dynamic:
                 return replace(carried, type=ArrayType(self._settled(expected.element, element)))
         elif isinstance(expected, TensorType) and isinstance(got, TensorType):
             shape = self._next_shape(number, expected, got)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from penstock.capture.indexing import stored_as_sequence
 from penstock.capture.location import user_line
 from penstock.capture.recording import record_as
 from penstock.capture.tensor_array import TensorArray
@@ -25,6 +26,7 @@ from penstock.ir.types import ArrayType, TensorType
 
 if TYPE_CHECKING:
     from penstock.capture.scopes import Scope
+    from penstock.capture.traced_tensor import TracedTensor
     from penstock.capture.tracer import Tracer
 
 
@@ -57,7 +59,9 @@ class TracedTensorArray:
         """A new version with `value` at `index`."""
         tracer = self._tracer
         element = tracer.tensor(value)
-        type_ = ArrayType(self._joined(element.traced.value.type))
+        joined = self._joined(element.traced.value.type)
+        element = self._fitting(element, joined)
+        type_ = ArrayType(self._fixed(joined))
         inputs = (self, tracer.integer(index, "TensorArray.write: index"), element)
         output = tracer.emit(ArrayWrite(), inputs, (type_,))[0]
         length = None if self.dynamic_size else self.length
@@ -112,6 +116,21 @@ class TracedTensorArray:
                 )
             )
         return element
+
+    def _fixed(self, joined: TensorType) -> TensorType:
+        """The element type after a write: what is stored by value already stays so."""
+        known = self.type.element
+        return joined if known is None or known.is_sequence == joined.is_sequence else known
+
+    def _fitting(self, value: TracedTensor, joined: TensorType) -> TracedTensor:
+        """A value that is stored as the array's elements are: as a sequence, or whole."""
+        fixed, given = self._fixed(joined), value.traced.value.type
+        assert isinstance(given, TensorType)
+        if given.is_sequence == fixed.is_sequence:
+            return value
+        if fixed.is_sequence:
+            return stored_as_sequence(self._tracer, value)
+        return record_as(self._tracer, torch.Tensor.reshape, (value, fixed.shape), fixed)
 
     def _joined(self, element: Any) -> TensorType:
         known = self.type.element

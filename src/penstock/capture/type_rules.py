@@ -11,6 +11,8 @@ def join_types(worlds: Worlds, left: Type, right: Type) -> Type | None:
     if isinstance(left, ArrayType) and isinstance(right, ArrayType):
         if left.element is None or right.element is None:
             return ArrayType(left.element or right.element)
+        if left.element.is_sequence != right.element.is_sequence:
+            return None  # elements of the one are stored otherwise than those of the other
         element = join_types(worlds, left.element, right.element)
         return ArrayType(element) if isinstance(element, TensorType) else None
     if not isinstance(left, TensorType) or not isinstance(right, TensorType):

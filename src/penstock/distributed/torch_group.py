@@ -17,7 +17,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from penstock.errors import ProcessError, report
 
-#: The tag of the message that nobody ever sends; tags of those that are sent come behind it.
+#: The tag of the message that nobody ever sends.
 _NEVER = 1 << 20
 
 _HOST = torch.device("cpu")
@@ -76,12 +76,40 @@ def limit_of(group: dist.ProcessGroup) -> timedelta:
 
 
 def store_of(group: dist.ProcessGroup) -> Store:
-    """The store of the job, in a corner of its own for this group."""
+    """The store of the job, in a corner of its own for this group and this attempt: torchrun may
+    keep the store when it starts processes again.
+    """
     store = dist.distributed_c10d._get_default_store()
-    return PrefixStore(f"penstock/{group.group_name}", store)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return PrefixStore(f"penstock/{attempt}/{group.group_name}", store)
 
 
-def tag_of(message: torch.Tensor) -> int:
+def exchange(
+    group: dist.ProcessGroup, message: torch.Tensor, source: int, target: int
+) -> dist.Work:
+    """Begin to send or to receive a message, as the rank at hand is its source or its target.
+
+    Between two processes that are the whole group it is a broadcast: gloo's own `send` and `recv`
+    spin where processes share cores, and are ten times slower there.
+    """
+    if dist.get_world_size(group) == 2:
+        return broadcast(group, message, source)
+    if dist.get_rank(group) == source:
+        work = dist.isend(message, group=group, group_dst=target, tag=_tag_of(message))
+    else:
+        work = dist.irecv(message, group=group, group_src=source, tag=_tag_of(message))
+    assert work is not None
+    return work
+
+
+def broadcast(group: dist.ProcessGroup, message: torch.Tensor, source: int) -> dist.Work:
+    """Begin to send a message to all ranks, or to receive it."""
+    work = dist.broadcast(message, group=group, group_src=source, async_op=True)
+    assert isinstance(work, dist.Work)
+    return work
+
+
+def _tag_of(message: torch.Tensor) -> int:
     """The tag of a message: gloo ends the process if one is longer than the room for it, so only
     those of one size may meet.
     """

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import NoReturn
 
 import torch
@@ -52,9 +53,11 @@ class Transport:
         #: Backward passes of one process go one after the other.
         self.backward_lock = threading.Lock()
         self._key = AbortKey(torch_group.store_of(group))
-        self._watch = Watch(self._key, lambda: torch_group.break_waits(group))
+        self._watch = Watch(self._key, partial(torch_group.break_waits, group))
         #: For each rank the sends that may be under way, with their buffers.
         self._sends: dict[int, _Sends] = {}
+        #: Whether tensors of a device travel as they are.
+        self._carried: dict[torch.device, bool] = {}
         #: Why this group cannot be used any more, as far as this rank knows.
         self._reason: str | None = None
 
@@ -88,30 +91,31 @@ class Transport:
         self.number += 1
         header = Header(_AGREE, len(facts))
         mine = torch.tensor(list(facts.values()), dtype=torch.int64)
-        others = [rank for rank in range(self.size) if rank != self.rank]
-        for peer in others:
-            self._send(new_message(header, mine), peer, "the arguments")
-        found = {self.rank: mine.tolist()}
-        for peer in others:
-            message = self._receive(room_for(mine.shape, mine.dtype), peer, "its arguments")
-            self._check(message, header, peer, "its arguments")
-            found[peer] = rows_in(message, mine.shape, mine.dtype).tolist()
+        found: dict[int, list[int]] = {}
+        for source in range(self.size):
+            message = new_message(header, mine)
+            self._spread(message, source, header, "its arguments")
+            found[source] = rows_in(message, mine.shape, mine.dtype).tolist()
         for position, name in enumerate(facts):
-            values = {rank: found[rank][position] for rank in sorted(found)}
+            values = {rank: numbers[position] for rank, numbers in found.items()}
             if len(set(values.values())) > 1:
                 raise disagreement(name, values, advice[name])
 
     def send(self, rows: torch.Tensor, peer: int, what: str) -> None:
         """Send rows to a rank; does not wait for them to arrive."""
         self.number += 1
-        self._send(new_message(self._header, self._portable(rows)), peer, what)
+        message = new_message(self._header, self._portable(rows))
+        begin = partial(torch_group.exchange, self.group, message, self.rank, peer)
+        self._begin(begin, message, peer, what)
 
     def receive(
         self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, peer: int, what: str
     ) -> torch.Tensor:
         """Wait for rows from a rank."""
         self.number += 1
-        message = self._receive(self._room(shape, dtype, device), peer, what)
+        message = self._room(shape, dtype, device)
+        begin = partial(torch_group.exchange, self.group, message, peer, self.rank)
+        self._take(begin, peer, what)
         self._check(message, self._header, peer, what)
         return rows_in(message, shape, dtype).to(device, non_blocking=True)
 
@@ -128,17 +132,13 @@ class Transport:
         source: int,
         what: str,
     ) -> torch.Tensor:
-        """Rows of one rank for all, along a binomial tree; `rows` is given at the source."""
+        """Rows of one rank for all; `rows` is given at the source."""
         self.number += 1
-        tree = broadcast_tree(source, self.size)
         if rows is not None:
             message = new_message(self._header, self._portable(rows))
         else:
-            parent = next(a for a, b in tree if b == self.rank)
-            message = self._receive(self._room(shape, dtype, device), parent, what)
-            self._check(message, self._header, parent, what)
-        for child in (b for a, b in tree if a == self.rank):
-            self._send(message, child, what)
+            message = self._room(shape, dtype, device)
+        self._spread(message, source, self._header, what)
         return rows_in(message, shape, dtype).to(device, non_blocking=True)
 
     def finish(self) -> None:
@@ -155,39 +155,50 @@ class Transport:
 
     def _portable(self, rows: torch.Tensor) -> torch.Tensor:
         """Rows where the group can send them from."""
-        return rows if torch_group.carries(self.group, rows.device) else rows.cpu()
+        return rows if self._carries(rows.device) else rows.cpu()
+
+    def _carries(self, device: torch.device) -> bool:
+        if device not in self._carried:
+            self._carried[device] = torch_group.carries(self.group, device)
+        return self._carried[device]
 
     def _room(
         self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
     ) -> torch.Tensor:
-        carried = torch_group.carries(self.group, device)
-        return room_for(shape, dtype, device if carried else "cpu")
+        return room_for(shape, dtype, device if self._carries(device) else "cpu")
 
-    def _send(self, message: torch.Tensor, peer: int, what: str) -> None:
+    def _begin(
+        self, begin: Callable[[], dist.Work], message: torch.Tensor, peer: int, what: str
+    ) -> None:
+        """Begin to send."""
         sends = self._sends.setdefault(peer, deque())
         try:
-            tag = torch_group.tag_of(message)
-            work = dist.isend(message, group=self.group, group_dst=peer, tag=tag)
+            sends.append((begin(), message, what))
         except RuntimeError as error:
             self._fail(error, f"sending {what}", peer)
-        assert work is not None
-        sends.append((work, message, what))
         if len(sends) > IN_FLIGHT:
             self._await_oldest(peer, sends)
+
+    def _take(self, begin: Callable[[], dist.Work], peer: int, what: str) -> None:
+        """Begin to receive, and wait for it."""
+        try:
+            work = begin()
+        except RuntimeError as error:
+            self._fail(error, f"receiving {what}", peer)
+        self._wait(work, f"receiving {what}", peer)
+
+    def _spread(self, message: torch.Tensor, source: int, header: Header, what: str) -> None:
+        """A message from one rank to all."""
+        begin = partial(torch_group.broadcast, self.group, message, source)
+        if source == self.rank:
+            self._begin(begin, message, source, what)
+        else:
+            self._take(begin, source, what)
+            self._check(message, header, source, what)
 
     def _await_oldest(self, peer: int, sends: _Sends) -> None:
         work, _, what = sends.popleft()
         self._wait(work, f"sending {what}", peer)
-
-    def _receive(self, room: torch.Tensor, peer: int, what: str) -> torch.Tensor:
-        try:
-            tag = torch_group.tag_of(room)
-            work = dist.irecv(room, group=self.group, group_src=peer, tag=tag)
-        except RuntimeError as error:
-            self._fail(error, f"receiving {what}", peer)
-        assert work is not None
-        self._wait(work, f"receiving {what}", peer)
-        return room
 
     def _wait(self, work: dist.Work, operation: str, peer: int) -> None:
         with self._watch.waiting():
@@ -218,16 +229,6 @@ class Transport:
 
 
 _Sends = deque[tuple[dist.Work, torch.Tensor, str]]
-
-
-def broadcast_tree(source: int, size: int) -> list[tuple[int, int]]:
-    """Who passes a broadcast on to whom, in an order in which every sender has it: a rank passes
-    it on to those whose distance from the source has one more bit in front.
-    """
-    distances = range(1, size)
-    return [
-        ((source + d - (1 << d.bit_length() - 1)) % size, (source + d) % size) for d in distances
-    ]
 
 
 def _first_line(error: BaseException) -> str:

@@ -65,10 +65,9 @@ class AdaptiveComputation(nn.Module):
     def forward(self, x: Tensor, state: Tensor) -> Pondered:  # type: ignore[override]
         """The weighted state, its cost, and the number of steps."""
         total = torch.zeros_like(state)
-        steps: Any
-        halts: Any
-        remainder, steps, halts = state.new_ones(()), 0, False
-        cost = remainder
+        steps: Any = 0
+        remainder = cost = state.new_ones(())
+        halts = torch.zeros_like(remainder, dtype=torch.bool)
         while not halts:
             state, steps = self.step(x, state), steps + 1
             p = torch.sigmoid(self.halt(state)).squeeze(-1)

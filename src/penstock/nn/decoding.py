@@ -71,7 +71,7 @@ class BeamSearch(nn.Module):
             parents.append(parent)
             tokens.append(token)
         best: list[Tensor] = []
-        place: Any = 0
+        place = length.new_zeros(())
         for t in reversed(range(len(tokens))):
             best.append(tokens[t][place])
             place = parents[t][place]

@@ -97,10 +97,12 @@ class ArenaHolders:
         held = self.holders[where] & bit
         if held.all():
             return
-        missing = np.arange(where.start, where.stop) if isinstance(where, slice) else where
-        missing = np.unique(missing[held == 0])
         if self.whole is not None:
             missing = np.arange(self.whole)
+        elif isinstance(where, slice):
+            missing = np.flatnonzero(held == 0) + where.start
+        else:
+            missing = np.unique(where[held == 0])
         owners = self.owner[missing]
         for owner in np.unique(owners).tolist():
             slots = missing[owners == owner]

@@ -37,7 +37,7 @@ class CallRecord:
     has_known_plan: bool = False
     #: Of a scope of recorded steps: planning, building and running them. None for other calls.
     engine_seconds: float | None = None
-    #: Of a scope of recorded steps: what to tell about its calls.
+    #: What to tell about it: calls of a scope that were not recorded, what became of saved values.
     notes: list[str] = field(default_factory=list)
     began: float = 0.0
     #: What the graph was made from.

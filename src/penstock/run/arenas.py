@@ -7,12 +7,21 @@ is a view.
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from penstock.plan.schedule import Integers, Kind, Picks, Span, slot_count
 from penstock.run.capturing import refuse_while_capturing
+
+
+class Mirror(NamedTuple):
+    """A chunk of an arena, on some device."""
+
+    arena: int
+    chunk: int
+    device: torch.device
 
 
 class Arena:
@@ -73,6 +82,10 @@ class Arena:
         number = bisect_right(self.starts, lowest) - 1
         chunk = self.chunks[number]
         return number if highest - self.starts[number] < chunk.shape[0] else None
+
+    def is_given(self, chunk: int) -> bool:
+        """Whether a chunk is an input, which nobody writes to."""
+        return self.chunks[chunk].untyped_storage().data_ptr() not in self.recycled
 
     def gather(self, source: Span | Picks, rows: int = -1) -> torch.Tensor:
         """The values of slots, [count, *shape]; with a length [rows, length, *shape]."""

@@ -165,7 +165,18 @@ class RunnableBlock:
         shape = kind.shape
         if self.block.is_flat and kind.is_sequence:
             shape = (1, *shape[1:])
-        return BlockInput("row", kind.dtype, shape, None, kind.device)
+        return BlockInput("row", kind.dtype, shape, None, self._device(position, kind))
+
+    def _device(self, position: int, kind: TensorType) -> str:
+        """Where the block takes a parameter: whole numbers that it only moves to another device are
+        taken there, so that those of all launches travel together.
+        """
+        parameter = self.block.parameters[position]
+        readers = [node for node in self.block.nodes if parameter in node.inputs]
+        if "int" not in kind.dtype or parameter in self.block.results or not readers:
+            return kind.device
+        devices = {_destination(node, parameter) for node in readers}
+        return devices.pop() or kind.device if len(devices) == 1 else kind.device
 
     def dynamic_sizes(self, arguments: Sequence[torch.Tensor | int]) -> tuple[int, ...]:
         """The sizes of the dynamic dimensions of a launch's arguments."""
@@ -258,6 +269,15 @@ class RunnableBlock:
                     shape: tuple[int, ...] = spec.shape  # type: ignore[assignment]
                     arguments.append(torch.empty(shape, dtype=spec.torch_dtype, device=spec.device))
             return tuple(tuple(output.shape) for output in self.function(*arguments))
+
+
+def _destination(node: ProgramNode, value: Value) -> str | None:
+    """The device to which a node moves a value, if it does nothing else."""
+    operation, kind = node.operation, node.outputs[0].type
+    if not isinstance(operation, TorchCall) or operation.name != "penstock.follow":
+        return None
+    is_moved = node.inputs[0] is value and value not in node.inputs[1:]
+    return kind.device if is_moved and isinstance(kind, TensorType) else None
 
 
 def _compute(node: ProgramNode, values: dict[Value, torch.Tensor | int]) -> None:

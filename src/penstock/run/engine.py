@@ -179,6 +179,8 @@ class Run(Runner):
 
     #: What the plan leaves behind, once it has run.
     outcome: Outcome
+    #: Instructions that are planned and then carried out together, at most.
+    window = WINDOW
     #: Whether its launches may become a CUDA graph.
     may_be_captured = True
 
@@ -266,6 +268,7 @@ class Run(Runner):
         install_inputs(self, columns, plan.outcome.adopted)
         for window in plan.windows:
             self._carry_out_again(window)
+        plan.mirrors.update(self.mirrors)
 
     def _plan_and_run(self, inputs: CallInputs, limits: Limits, columns: Columns) -> None:
         executable = self.executable
@@ -297,7 +300,7 @@ class Run(Runner):
         window: list[Instruction] = []
         is_over = False
         try:
-            while len(window) < WINDOW:
+            while len(window) < self.window:
                 item = steps.send(answer)
                 answer = None
                 window.append(item)

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from contextvars import copy_context
+from heapq import heappop, heappush
+from itertools import count
 from typing import TypeAlias
 
 import torch
@@ -22,7 +24,7 @@ Work: TypeAlias = Callable[[], object]
 Find: TypeAlias = Callable[[], torch.Tensor]
 
 #: Batches of tasks that are in the queues at a time, at most: how far planning runs ahead.
-MOST_BATCHES = 3
+MOST_BATCHES = 32
 
 
 class Message:
@@ -71,6 +73,9 @@ class Flight:
         is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self._stream = torch.cuda.current_stream() if is_used else None
         self._lock = threading.Lock()
+        self._numbers = count()
+        #: For each device what it may send before its turn, by the instruction that it comes after.
+        self._early: list[list[tuple[int, int, Task]]] = [[] for _ in devices]
         self._failure: tuple[int, BaseException] | None = None
         #: For each batch that may still be under way, what says that a device is through with it.
         self._batches: deque[list[threading.Event]] = deque()
@@ -85,6 +90,17 @@ class Flight:
                     context.run(self._work, device, work)
                 except BaseException as error:
                     self.cancel(error, number)
+
+        return run
+
+    def step(self, number: int, device: int, work: Work) -> Task:
+        """A task that is an instruction; what waits only for it is sent at once."""
+        task = self.task(number, device, work)
+
+        def run() -> None:
+            task()
+            while (early := self._next_early(device, number)) is not None:
+                early()
 
         return run
 
@@ -104,6 +120,27 @@ class Flight:
             message.close()
 
         return run
+
+    def send_early(self, device: int, after: int, task: Task) -> Task:
+        """A task that is run in its turn, or earlier: between other instructions, once that which
+        it comes after is done. It must not matter to any that is in the queue already.
+        """
+        is_left = [True]
+
+        def once() -> None:
+            if is_left and is_left.pop():
+                task()
+
+        with self._lock:
+            heappush(self._early[device], (after, next(self._numbers), once))
+        return once
+
+    def _next_early(self, device: int, done: int) -> Task | None:
+        waiting = self._early[device]
+        if not waiting or waiting[0][0] > done:
+            return None
+        with self._lock:
+            return heappop(waiting)[2]
 
     def put(self, tasks: Sequence[Sequence[Task]]) -> None:
         """Put a batch of tasks, for each device, into the queues; waits if too many are there."""

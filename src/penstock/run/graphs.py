@@ -21,6 +21,7 @@ from penstock.ir.program import Captured, TorchCall
 from penstock.run.capturing import capture
 from penstock.run.fused.setting import Fusion
 from penstock.run.inputs import install_inputs
+from penstock.run.prepared import PreparedLaunch
 
 if TYPE_CHECKING:
     from penstock.run.arenas import Arena
@@ -44,7 +45,10 @@ class CapturedPlan:
             arena.chunks = [chunk.clone() for chunk in arena.chunks]
         #: Written anew for each run, which is no change in place to those who look for one.
         self.inputs = [chunk.data for chunk in _chunks(run.arenas)]
-        self.device = torch.device(plan.outcome.extents[0].kind.device)
+        self.device = _device_of(plan)
+        for mirror in plan.mirrors:
+            run.mirror(mirror)
+        self.mirrors = {mirror: values.data for mirror, values in run.mirrors.items()}
         self.key = _key(run)
         for number, uniform in run.uniform_nodes.items():
             if not isinstance(uniform.node.operation, TorchCall):
@@ -67,6 +71,8 @@ class CapturedPlan:
         install_inputs(run, columns, plan.outcome.adopted)
         for known, given in zip(self.inputs, _chunks(run.arenas), strict=True):
             known.copy_(given)
+        for mirror, known in self.mirrors.items():
+            known.copy_(run.arenas[mirror.arena].chunks[mirror.chunk], non_blocking=True)
         self.graph.replay()
         run.arenas, run.uniforms = list(self.arenas), dict(self.uniforms)
         for number, uniform in run.uniform_nodes.items():
@@ -89,7 +95,7 @@ class Graphs:
     def run(self, run: Run, plan: KeptPlan, columns: Columns) -> bool:
         """Run a plan as a graph; False where the plain way must be taken."""
         is_watched = run.recorder is not None and run.recorder.profiles
-        if is_watched or Fusion.mode == "never" or not _is_on_cuda(plan):
+        if is_watched or Fusion.mode == "never" or not _has_cuda(plan):
             return False
         with _capturing, torch.inference_mode(False), torch.no_grad():
             captured = self._find(run, plan, columns)
@@ -121,7 +127,7 @@ class Graphs:
             log.info("a plan runs without a CUDA graph: %s", problem)
             return None
         finally:
-            run.arenas, run.uniforms = [], {}
+            run.arenas, run.uniforms, run.mirrors = [], {}, {}
             run.take_traces(run.no_traces())
 
 
@@ -134,10 +140,20 @@ def _chunks(arenas: list[Arena]) -> list[torch.Tensor]:
     return [chunk for arena in arenas for chunk in arena.chunks]
 
 
-def _is_on_cuda(plan: KeptPlan) -> bool:
-    """Whether all arenas are on one CUDA device."""
-    devices = {extent.kind.device for extent in plan.outcome.extents}
-    return len(devices) == 1 and next(iter(devices)).startswith("cuda")
+def _has_cuda(plan: KeptPlan) -> bool:
+    return any(extent.kind.device.startswith("cuda") for extent in plan.outcome.extents)
+
+
+def _device_of(plan: KeptPlan) -> torch.device:
+    """The device on which all values are made; inputs may be elsewhere."""
+    kinds = [extent.kind for extent in plan.outcome.extents]
+    grown = {kinds[chunk.arena].device for window in plan.windows for chunk in window.growth}
+    steps = (step for window in plan.windows for step in window.steps)
+    launches = (step.launch for step in steps if isinstance(step, PreparedLaunch))
+    grown |= {kinds[target.arena].device for launch in launches for target in launch.targets}
+    if len(grown) != 1 or not next(iter(grown)).startswith("cuda"):
+        raise RuntimeError(f"it makes values on {', '.join(sorted(grown))}")
+    return torch.device(grown.pop())
 
 
 def _key(run: Run) -> Hashable:

@@ -16,6 +16,7 @@ from penstock.plan.linked import Linked
 from penstock.plan.outcome import Extent, Outcome
 from penstock.plan.plan_cache import BoundedPlans, size_of
 from penstock.plan.schedule import Hosted, Integers, Picks
+from penstock.run.arenas import Mirror
 from penstock.run.prepared import (
     Prepared,
     PreparedCopy,
@@ -47,6 +48,8 @@ class KeptPlan:
     #: The ways of backward passes, by the wires and outputs that gradients flow through; made and
     #: looked up by `penstock.autodiff`.
     ways: dict[Hashable, Any] = field(default_factory=dict)
+    #: The inputs that runs of it have brought to other devices.
+    mirrors: set[Mirror] = field(default_factory=set)
 
     @property
     def takes_ways(self) -> bool:

@@ -29,7 +29,7 @@ from penstock.plan.schedule import (
     Unpad,
     slot_count,
 )
-from penstock.run.arenas import Arena
+from penstock.run.arenas import Arena, Mirror
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
 from penstock.run.fused.binding import FusedLaunch, bind_launch
@@ -214,7 +214,9 @@ def _operand(run: Runner, launch: Launch, block: RunnableBlock, position: int) -
         values = torch.from_numpy(operand.values).to(spec.device, non_blocking=True)
         return lambda run: values
     arena = run.arena(operand.arena)
-    fetch = _gather(arena, operand)
+    device = torch.device(spec.device)
+    is_here = arena.device == device
+    fetch = _gather(arena, operand) if is_here else _gather_on(device, arena, operand)
     if operand.length is not None:
         shape = (launch.rows, operand.length, *arena.kind.shape)
         return lambda run: fetch(run).view(shape)
@@ -236,6 +238,20 @@ def _gather(arena: Arena, source: Span | Picks) -> FetchTensor:
         return lambda run: run.arenas[number].chunks[chunk][first:end]
     index = arena.index(source.slots - start if start else source.slots)
     return lambda run: run.arenas[number].chunks[chunk].index_select(0, index)
+
+
+def _gather_on(device: torch.device, arena: Arena, source: Span | Picks) -> FetchTensor:
+    """The same on another device; inputs travel there once, as they are."""
+    chunk = arena.chunk_of(source)
+    if chunk is None or not arena.is_given(chunk):
+        fetch = _gather(arena, source)
+        return lambda run: fetch(run).to(device)
+    mirror, start = Mirror(arena.number, chunk, device), arena.starts[chunk]
+    if isinstance(source, Span):
+        first, end = source.start - start, source.start - start + source.count
+        return lambda run: run.mirror(mirror)[first:end]
+    index = arena.index(source.slots - start).to(device, non_blocking=True)
+    return lambda run: run.mirror(mirror).index_select(0, index)
 
 
 # ---- targets -------------------------------------------------------------------------------------

@@ -64,6 +64,8 @@ class OnQueues(Runner):
 
     planner: PlacedPlanner
     flight: Flight
+    #: Few, so that devices have something to do soon.
+    window = 32
     #: Says to the thread of a device where in the schedule it is, as an `Order`.
     now: threading.local
 
@@ -94,7 +96,7 @@ class OnQueues(Runner):
         self._grow(merged(item for item in window if isinstance(item, Chunk)))
         if len(self.planner.spaces):
             self.arena(len(self.planner.spaces) - 1)  # threads must not make arenas
-        batch = Batch(len(self.flight.devices))
+        batch = Batch(len(self.flight.devices), self._count)
         read: tuple[Read, list[Message]] | None = None
         for item in window:
             if isinstance(item, Read):
@@ -151,6 +153,8 @@ class OnQueues(Runner):
                 self._step(prepare_receipt(self, item, values))
 
         send = self.flight.sending(self._count, exchange.source, message, find)
+        if exchange.after < batch.first:  # what comes after it may be in the queue already
+            send = self.flight.send_early(exchange.source, exchange.after, send)
         batch.add(exchange.source, exchange.after, send)
         self._add(batch, exchange.target, receive, exchange.after)
 
@@ -203,7 +207,7 @@ class OnQueues(Runner):
             self.now.order = order
             work()
 
-        batch.add(device, self._count, self.flight.task(self._count, device, numbered))
+        batch.add(device, self._count, self.flight.step(self._count, device, numbered))
 
     def _device(self, slots: Span | Picks) -> int:
         return slots.arena % self.planner.devices
@@ -212,7 +216,9 @@ class OnQueues(Runner):
 class Batch:
     """The tasks of a window, by device."""
 
-    def __init__(self, devices: int) -> None:
+    def __init__(self, devices: int, first: int = 0) -> None:
+        #: The first instruction of the window.
+        self.first = first
         self._items: list[list[Item]] = [[] for _ in range(devices)]
         self._position = 0
         #: Index tensors are brought along by one thread each.

@@ -28,8 +28,9 @@ from penstock.plan.schedule import (
     Store,
     Unpad,
 )
-from penstock.run.arenas import Arena
+from penstock.run.arenas import Arena, Mirror
 from penstock.run.blocks import RunnableBlock
+from penstock.run.capturing import refuse_while_capturing
 from penstock.run.faults import Numbers, note_launch
 from penstock.run.fused.indices import Indices
 from penstock.run.memory.exhaustion import note_exhausted
@@ -95,6 +96,8 @@ class Runner:
         self.arenas: list[Arena] = []
         #: Uniform values by wire, as far as they have been asked for.
         self.uniforms: dict[int, torch.Tensor] = {}
+        #: Chunks of inputs on other devices than their arena's.
+        self.mirrors: dict[Mirror, torch.Tensor] = {}
         #: The instance for which a launch has failed, where that is known.
         self.failed_instance: int | None = None
 
@@ -108,6 +111,14 @@ class Runner:
     def kind(self, number: int) -> Kind:
         """What an arena holds."""
         return self.planner.spaces[number].kind
+
+    def mirror(self, mirror: Mirror) -> torch.Tensor:
+        """A chunk of inputs on another device."""
+        if mirror not in self.mirrors:
+            refuse_while_capturing()
+            values = self.arenas[mirror.arena].chunks[mirror.chunk]
+            self.mirrors[mirror] = values.to(mirror.device, non_blocking=True)
+        return self.mirrors[mirror]
 
     def extents(self) -> list[tuple[Kind, int]]:
         """For each arena what it holds, and for how many slots."""

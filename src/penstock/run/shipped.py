@@ -2,7 +2,7 @@
 
 A plan is shipped as bytes: its arrays one after the other, in 32 bits where they fit, and the rest
 pickled. Who receives it runs it only where its own program and control inputs have the digests that
-the plan was made for; otherwise it plans as ever.
+the plan was made for, and its blocks the same padded forms; otherwise it plans as ever.
 """
 
 from __future__ import annotations

@@ -226,3 +226,25 @@ def test_auto_swaps_and_runs_again_as_costs_say(w, monkeypatch):
         assert ("0 swapped" in text) == (word == "run")
         assert ("0 to be run again" in text) == (word == "swapped")
         torch.testing.assert_close(torch.autograd.grad(scalar(rows), [x, w]), expected)
+
+
+@pytest.mark.parametrize(
+    ("policy", "budget", "words"),
+    [
+        ("swap", 0, "Memory (swap, 0 B): 12 copies"),
+        ("recompute", 1000, "2 of 3 segments"),
+        ("auto", None, "no allocation failed"),
+        ("auto", "1GiB", "fits into the budget"),
+    ],
+)
+def test_a_profile_says_what_became_of_saved_values(policy, budget, words, w):
+    with ps.profile() as profile:
+        outputs(inputs(), w, policy, budget)
+    assert words in profile.explain()
+    assert "Memory" not in explained_without_policy(w)
+
+
+def explained_without_policy(w):
+    with ps.profile() as profile:
+        outputs(inputs(), w)
+    return profile.explain()

@@ -60,6 +60,13 @@ def look_up(table, index):
 
 
 @ps.function
+def read(x, index):
+    """The planner finds an index that is out of range, on every rank."""
+    with ps.device("rank:1"):
+        return ps.TensorArray.unstack(x * 2).read(index) + 1
+
+
+@ps.function
 def noisy(x):
     with ps.device("rank:1"):
         x = torch.nn.functional.dropout(x, 0.5, training=True)
@@ -117,6 +124,10 @@ def other_outputs():
 
 def bad_index():
     look_up.map(ps.shared(torch.ones(3, 2)), torch.tensor([0, 7, 1]))
+
+
+def fault_of_an_instance():
+    read.map([X, X], [1, 5])
 
 
 def late_message():
@@ -177,6 +188,7 @@ SCENARIOS = [
     (other_order, [0, 1], LONG),
     (other_outputs, [0, 1], LONG),
     (rank_that_is_not_there, [0, 1], LONG),
+    (fault_of_an_instance, [0, 1], LONG),
     (bad_index, [0, 1], LONG),
     (late_message, [0, 1], SHORT),
     (no_call, [0, 1], SHORT),

@@ -182,3 +182,25 @@ def stacked_sequences(make: Maker) -> Case:
 
     sizes = ((3, 1), (4, 0), (2, 1), (3, 2), (6, 4), (3, 1))
     return Case(plain, traced, [(make.normal(size), n) for size, n in sizes])
+
+
+@table_program(torch.float64)
+def array_of_vectors_read_element_by_element(make: Maker) -> Case:
+    """Arrays that begin with a vector that is also read by element, or end with one."""
+
+    def plain(rows: Tensor, start: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        if k % 2 == 0:
+            first, second = start, rows[k]
+        else:
+            first, second = rows[k], start
+        return first * 2, second * 3, start[k]
+
+    @ps.function
+    def traced(rows: Tensor, start: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        first = ps.TensorArray(2).write(0, start).write(1, rows[k])
+        second = ps.TensorArray(2).write(0, rows[k]).write(1, start)
+        return first.read(k % 2) * 2, second.read(k % 2) * 3, start[k]
+
+    sizes = [(4, 2), (3, 0), (5, 1), (3, 2), (6, 1), (4, 0)]
+    instances = [(make.normal(n, 3), make.normal(3), k) for n, k in sizes]
+    return Case(plain, traced, instances)

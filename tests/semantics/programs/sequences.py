@@ -245,3 +245,30 @@ def map_with_calls(make: Maker) -> Case:
         return ps.map_fn(lambda row: row.sin() + waves(row), x)
 
     return Case(plain, traced, [(make.normal(n, 2),) for n in (3, 1, 0, 2, 5, 3)])
+
+
+@table_program(torch.float64)
+def state_that_begins_as_a_sequence(make: Maker) -> Case:
+    """A vector that is also read element by element, replaced by vectors that are not."""
+    weight = make.weight("weight", INPUTS, INPUTS)
+
+    def plain(rows: Tensor, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        state, total = start, start.sum() * 0
+        for k in range(steps):
+            total = total + start[k] * state.sum()
+            state = torch.tanh(rows[k] @ weight)
+        return state, total
+
+    @ps.function
+    def traced(rows: Tensor, start: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+        def step(k: Tensor, state: Tensor, total: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            return k + 1, torch.tanh(rows[k] @ weight), total + start[k] * state.sum()
+
+        _, state, total = ps.while_loop(
+            lambda k, state, total: k < steps, step, (0, start, start.sum() * 0)
+        )
+        return state, total
+
+    sizes = [(4, 2), (3, 0), (5, 3), (3, 1), (4, 3), (6, 2)]
+    instances = [(make.normal(n, INPUTS), make.normal(INPUTS), k) for n, k in sizes]
+    return Case(plain, traced, instances)

@@ -14,6 +14,7 @@ from penstock.errors import ArgumentError
 from penstock.plan.limits import limits
 from penstock.plan.machine import Machine
 from penstock.plan.planners import planning
+from penstock.run.padding.block import PaddedBlock
 
 #: Loops over scalars are part of what is planned here.
 pytestmark = pytest.mark.usefixtures("interpreted_loops")
@@ -154,6 +155,37 @@ def test_a_plan_with_padded_launches_runs_where_nothing_was_padded_yet():
         found = function.map(batch)
     for left, row in zip(found, rows, strict=True):
         torch.testing.assert_close(left, attended(*row))
+
+
+def attend(x):
+    return ((x @ x.t()).softmax(1) @ x).sum(0)
+
+
+def shift(x):
+    """A block of two sequences, one of which is always shorter by one."""
+    return (ps.map_fn(torch.sin, x[1:]) * x[:-1]).softmax(0)[0]
+
+
+@pytest.mark.parametrize("program", [attend, shift])
+def test_a_plan_with_padded_launches_runs_where_none_was_padded_before(program):
+    rows = [torch.randn(n, 2) for n in (3, 5, 2, 7)]
+    batch = pickle.loads(pickle.dumps(ps.function(program).collate(rows)))
+    assert batch.note == ""
+    with without_planning():
+        found = ps.function(program).map(batch)
+    for left, row in zip(found, rows, strict=True):
+        torch.testing.assert_close(left, program(row))
+
+
+def test_a_plan_for_other_padded_forms_than_those_at_hand_is_not_run():
+    rows = [torch.randn(n, 2) for n in (3, 5)]
+    batch = ps.function(shift).collate(rows)
+    with patch.object(PaddedBlock, "has_form", lambda block, ties: False):
+        found = ps.function(shift).map(batch)
+        with without_planning(), pytest.raises(AssertionError, match="planned"):
+            ps.function(shift).map(batch)
+    for left, row in zip(found, rows, strict=True):
+        torch.testing.assert_close(left, shift(row))
 
 
 def test_eager_mode_takes_collated_batches():

@@ -102,6 +102,16 @@ def in_order(exchanges: Sequence[tuple[int, int]], size: int) -> list[list[Opera
     return [[*operations, Drain()] for operations in ranks]
 
 
+def broadcast_tree(source: int, size: int) -> list[tuple[int, int]]:
+    """Who passes a broadcast on to whom, in an order in which every sender has it: a rank passes
+    it on to those whose distance from the source has one more bit in front.
+    """
+    distances = range(1, size)
+    return [
+        ((source + d - (1 << d.bit_length() - 1)) % size, (source + d) % size) for d in distances
+    ]
+
+
 def with_blocking_sends(ranks: Sequence[Sequence[Operation]]) -> list[list[Operation]]:
     """The same, where every send waits until it is taken."""
     return [

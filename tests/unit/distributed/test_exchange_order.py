@@ -6,12 +6,13 @@ import pytest
 import torch
 
 import penstock as ps
-from penstock.distributed.transport import IN_FLIGHT, broadcast_tree
+from penstock.distributed.transport import IN_FLIGHT
 from penstock.plan.schedule import Copy, Read
 from tests.unit.distributed.exchange_model import (
     Drain,
     Receive,
     Send,
+    broadcast_tree,
     in_order,
     search,
     with_blocking_sends,

@@ -132,6 +132,16 @@ def test_code_that_differs_from_the_plain_one_is_not_used() -> None:
         code(mixed).compile()
 
 
+def test_code_that_cannot_be_checked_is_not_used() -> None:
+    @ps.function
+    def share(x, parts):  # type: ignore[no-untyped-def]
+        return x * (12 // parts)
+
+    x, parts = torch.ones(2, 1), torch.tensor([[3], [4]])
+    with fused_without_compiler(), torch.no_grad():  # which checks with no parts
+        assert share.map(x, parts, out="stack").tolist() == [[4.0], [3.0]]
+
+
 def test_code_without_rows_is_not_compiled() -> None:
     launch = LaunchCode(
         lambda rows, w: (w,), (Part(Origin.UNIFORM, torch.float32, (4,), CPU),), (None,)

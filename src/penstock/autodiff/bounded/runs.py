@@ -138,7 +138,7 @@ class Bounded(Taping):
 
     def rest(self) -> None:
         """A backward pass is over, or has failed."""
-        self.arenas_again = None
+        self.arenas_again, self.mirrors = None, {}
         self.strategy.rest()
 
 

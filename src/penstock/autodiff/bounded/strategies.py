@@ -21,6 +21,7 @@ from penstock.autodiff.bounded.segments import (
 from penstock.autodiff.tape import Entry, Page, version_of
 from penstock.plan.schedule import Picks, Span
 from penstock.run.memory.holdings import Holding, Holdings
+from penstock.run.memory.parcels import storage_sizes
 from penstock.run.memory.policy import Policy, in_words
 from penstock.run.memory.store import IN_FLIGHT, Store
 from penstock.run.prepared import Prepared, PreparedLaunch
@@ -311,11 +312,8 @@ class Recomputing(Swapping):
 
 
 def bytes_of(tensors: Sequence[torch.Tensor], lent: frozenset[int]) -> int:
-    """Bytes of the storages of tensors, each once, without memory that stays."""
-    storages = {values.untyped_storage().data_ptr(): values for values in tensors}
-    return sum(
-        values.untyped_storage().nbytes() for place, values in storages.items() if place not in lent
-    )
+    """Bytes that tensors need, without memory that stays."""
+    return sum(size for place, size in storage_sizes(tensors).items() if place not in lent)
 
 
 def shared_operands(run: Bounded, step: PreparedLaunch) -> dict[int, torch.Tensor]:

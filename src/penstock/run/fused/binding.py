@@ -24,7 +24,7 @@ from penstock.plan.schedule import (
     concatenate,
     slots_of,
 )
-from penstock.run.arenas import Arena
+from penstock.run.arenas import Arena, Mirror
 from penstock.run.batched import BlockInput
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
@@ -98,14 +98,16 @@ def bind_launch(
     finds: list[Find] = []
     for operand, spec in zip(launch.operands, block.inputs, strict=True):
         if isinstance(operand, Span | Picks):
-            if not _find_slots(run.arena(operand.arena), operand, indices, finds):
+            device = torch.device(spec.device)
+            if not _find_slots(run.arena(operand.arena), operand, device, indices, finds):
                 return None
         elif isinstance(operand, Shared):
             finds.append(_uniform(operand.wire))
         else:
             finds.append(_hosted(operand, spec))
     for target in launch.targets:
-        if not _find_slots(run.arena(target.arena), target, indices, finds):
+        arena = run.arena(target.arena)
+        if not _find_slots(arena, target, arena.device, indices, finds):
             return None
     return FusedLaunch(form, launch.rows, finds)
 
@@ -178,13 +180,21 @@ def _meet(target: Span | Picks, slots: Integers) -> bool:
     return bool(np.isin(slots, target.slots).any())
 
 
-def _find_slots(arena: Arena, source: Span | Picks, indices: Indices, finds: list[Find]) -> bool:
-    """Add how to find the chunk and the index of slots; False where several chunks have them."""
+def _find_slots(
+    arena: Arena, source: Span | Picks, device: torch.device, indices: Indices, finds: list[Find]
+) -> bool:
+    """Add how to find the chunk and the index of slots on a device; False where several chunks have
+    them, or one that is elsewhere and is written to.
+    """
     number, chunk = arena.number, arena.chunk_of(source)
-    if chunk is None:
+    if chunk is None or (arena.device != device and not arena.is_given(chunk)):
         return False
-    finds.append(lambda run: run.arenas[number].chunks[chunk])
-    finds.append(indices.of(source, arena.device, arena.starts[chunk]))
+    if arena.device == device:
+        finds.append(lambda run: run.arenas[number].chunks[chunk])
+    else:
+        mirror = Mirror(number, chunk, device)
+        finds.append(lambda run: run.mirror(mirror))
+    finds.append(indices.of(source, device, arena.starts[chunk]))
     return True
 
 

@@ -99,8 +99,13 @@ class LaunchCode:
             raise CannotCompile("no operand has rows")
         examples, free = self.examples(ROWS)
         compiled = compile_function(self.run, examples, free, self._slots())
-        for rows in CHECKED:
-            self._check(compiled, rows)
+        try:
+            for rows in CHECKED:
+                self._check(compiled, rows)
+        except CannotCompile:
+            raise
+        except Exception as error:  # code need not make sense for operands that are made up
+            raise CannotCompile(f"it cannot be checked: {error}") from error
         return compiled
 
     def _slots(self) -> list[int]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from penstock.run.memory.parcels import Parcel, View, pack
+from penstock.run.memory.parcels import Parcel, View, compact, pack
 from penstock.run.memory.store import Store
 
 
@@ -79,7 +79,7 @@ class Holdings:
             else:
                 own.setdefault(tensor.device, []).append(position)
         for positions in own.values():
-            parts, views = pack([tensors[k] for k in positions])
+            parts, views = pack(compact([tensors[k] for k in positions]))
             made.parts.append(Part(self.store.put(parts), positions, views))
         return made
 

@@ -16,6 +16,9 @@ import torch
 
 from penstock.errors import InternalError, report
 
+#: A storage travels whole, unless it is more than so many times what is wanted of it.
+SPARSE = 2
+
 
 class Arriving(Protocol):
     """Bytes on their way back; may be dropped before they have come."""
@@ -91,6 +94,32 @@ class View(NamedTuple):
         storage = parts[self.storage].untyped_storage()
         tensor = torch.empty(0, dtype=self.dtype, device=parts[self.storage].device)
         return tensor.set_(storage, self.offset, self.shape, self.stride)
+
+
+def storage_sizes(tensors: Sequence[torch.Tensor]) -> dict[int, int]:
+    """The bytes that tensors need of each storage, by where it begins: all of it, or as much as
+    copies of them, if they are a small part.
+    """
+    sizes: dict[int, int] = {}
+    needed: dict[int, int] = {}
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        place = storage.data_ptr()
+        sizes[place] = storage.nbytes()
+        needed[place] = needed.get(place, 0) + tensor.nbytes
+    return {
+        place: size if size <= SPARSE * needed[place] else needed[place]
+        for place, size in sizes.items()
+    }
+
+
+def compact(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors; those that are a small part of their storages in memory of their own."""
+    sizes = storage_sizes(tensors)
+    return [
+        tensor.clone() if sizes[storage.data_ptr()] < storage.nbytes() else tensor
+        for tensor, storage in ((each, each.untyped_storage()) for each in tensors)
+    ]
 
 
 def pack(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], tuple[View, ...]]:

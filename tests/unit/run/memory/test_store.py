@@ -9,7 +9,7 @@ import torch
 
 from penstock.errors import InternalError
 from penstock.run.memory import store as store_module
-from penstock.run.memory.parcels import checksum_of, pack
+from penstock.run.memory.parcels import checksum_of, compact, pack, storage_sizes
 from penstock.run.memory.store import Store
 
 
@@ -175,3 +175,15 @@ def test_views_come_back_as_they_were():
         assert torch.equal(found, tensor)
     assert views[0].storage == views[1].storage == views[2].storage
     assert checksum_of(parts) == checksum_of(copies)
+
+
+def test_a_small_part_of_a_storage_travels_alone():
+    base = torch.arange(60.0).reshape(10, 6)
+    whole = [base[:, :3], base[:, 3:]]
+    assert all(a is b for a, b in zip(compact(whole), whole, strict=True))
+    (part,) = compact([base[2:4]])
+    assert torch.equal(part, base[2:4])
+    assert part.stride() == base.stride()
+    assert part.untyped_storage().nbytes() == part.nbytes
+    assert list(storage_sizes(whole).values()) == [base.nbytes]
+    assert list(storage_sizes([base[:1]]).values()) == [base[:1].nbytes]

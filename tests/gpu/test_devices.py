@@ -1,0 +1,74 @@
+"""Programs of which one part runs on a CPU and another on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import penstock as ps
+
+pytestmark = pytest.mark.gpu
+
+WIDTH = 16
+
+
+def make(parallel_iterations: int | None = None) -> tuple[Any, list[torch.Tensor]]:
+    """A loop of two stages, each with a state and a weight of its own."""
+    first = (torch.randn(WIDTH, WIDTH, dtype=torch.float64) / 4).requires_grad_()
+    second = (torch.randn(WIDTH, WIDTH, dtype=torch.float64, device="cuda") / 4).requires_grad_()
+
+    @ps.function
+    def program(x, n):
+        def body(i, a, b):
+            with ps.device("cpu:0"):
+                a = torch.tanh(a @ first)
+            with ps.device("cuda:0"):
+                b = torch.tanh(b @ second + a)
+            return i + 1, a, b
+
+        with ps.device("cuda:0"):
+            start = torch.sin(x)
+        bound = parallel_iterations
+        carried = (0, x, start)
+        return ps.while_loop(lambda i, a, b: i < n, body, carried, parallel_iterations=bound)[2]
+
+    return program, [first, second]
+
+
+@pytest.mark.parametrize("most", [None, 1, 4])
+def test_values_and_gradients_equal_plain_python(most):
+    torch.manual_seed(0)
+    program, weights = make(most)
+    xs = torch.randn(5, WIDTH, dtype=torch.float64, requires_grad=True)
+    trips = [3, 0, 7, 1, 20]
+    found = torch.stack(program.map(xs, trips))
+    with ps.set_eager(True):
+        expected = torch.stack([program(x, n) for x, n in zip(xs, trips, strict=True)])
+    assert found.device == expected.device == weights[1].device
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+    scale = torch.randn_like(found)
+    for one, other in zip(
+        torch.autograd.grad((found * scale).sum(), [*weights, xs]),
+        torch.autograd.grad((expected * scale).sum(), [*weights, xs]),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_results_are_ready_on_the_stream_of_the_caller():
+    program, _ = make()
+    x = torch.randn(64, WIDTH, dtype=torch.float64)
+    with torch.no_grad():
+        expected = torch.stack(program.map(x, [30] * 64)).cpu()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(5):
+                assert torch.equal(torch.stack(program.map(x, [30] * 64)).cpu(), expected)
+
+
+def test_launches_name_their_devices():
+    program, _ = make()
+    with torch.no_grad(), ps.profile() as run:
+        program.map(torch.randn(4, WIDTH, dtype=torch.float64), [3] * 4)
+    assert {launch.device for launch in run.launches} == {"cpu:0", "cuda:0"}
