@@ -72,11 +72,15 @@ def watched(look: Callable[[Occupancy], None]) -> Iterator[None]:
 
 @contextmanager
 def planning_anew() -> Iterator[None]:
-    """Calls of programs made inside do not find the plans of earlier ones; where the native planner
-    has been compiled, it plans them, as in a process that has run for a while.
+    """Calls of programs made inside do not find the plans of earlier ones, nor replace them; where
+    the native planner has been compiled, it plans them, as in a process that has run for a while.
     """
     mode = "always" if is_compiled() else "auto"
-    with patch.object(BoundedPlans, "find", lambda plans, key: None), planning(mode):
+    with (
+        patch.object(BoundedPlans, "find", lambda plans, key: None),
+        patch.object(BoundedPlans, "keep", lambda plans, key, plan, size=None: None),
+        planning(mode),
+    ):
         yield
 
 

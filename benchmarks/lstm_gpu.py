@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.baselines import lstm
-from benchmarks.baselines.training import Forward, training_step
+from benchmarks.baselines.training import Forward, training_step, warm_up
 from benchmarks.figures import Figures
 from benchmarks.harness import Comparison, by_item, compare
 from benchmarks.programs.lstm import looping_lstm, scanned_lstm
@@ -27,15 +27,24 @@ REFERENCE = "eager loop"
 LIBRARY = "cuDNN (nn.LSTM)"
 
 
-def forwards(model: lstm.LSTM, library: lstm.LibraryLSTM, steps: Tensor) -> dict[str, Forward]:
+PROGRAMS = ("scan, mapped", "scan, one instance", "while, one instance")
+
+
+def forwards(
+    model: lstm.LSTM, library: lstm.LibraryLSTM, steps: Tensor, programs: Sequence[str]
+) -> dict[str, Forward]:
     """Every way to the last states; steps come first in `steps`, then sequences."""
     batch = steps.shape[1]
     sequences = steps.transpose(0, 1).contiguous()
     mapped, one, loop = scanned_lstm(model), scanned_lstm(model, batch), looping_lstm(model, batch)
+    calls: list[Forward] = [
+        lambda: mapped.map(sequences, out="stack"),
+        lambda: one(steps),
+        lambda: loop(steps),
+    ]
+    known = dict(zip(PROGRAMS, calls, strict=True))
     return {
-        "penstock, scan, mapped": lambda: mapped.map(sequences, out="stack"),
-        "penstock, scan, one instance": lambda: one(steps),
-        "penstock, while, one instance": lambda: loop(steps),
+        **{f"penstock, {name}": known[name] for name in programs},
         REFERENCE: lambda: lstm.unrolled(model, steps),
         LIBRARY: lambda: library.unrolled(steps),
     }
@@ -47,12 +56,14 @@ def measure_length(length: int, options: argparse.Namespace) -> Comparison:
     hidden, device = options.hidden, options.device
     model = lstm.LSTM(hidden, hidden).to(device)
     library = lstm.LibraryLSTM(model)
-    ways = forwards(model, library, torch.randn(length, options.batch, hidden, device=device))
+    steps = torch.randn(length, options.batch, hidden, device=device)
+    ways = forwards(model, library, steps, options.programs)
     weights = torch.randn(hidden, device=device)
     candidates: dict[str, Callable[[], Any]] = {
         name: partial(training_step, model, forward, weights) for name, forward in ways.items()
     }
     candidates[LIBRARY] = partial(library.training_step, ways[LIBRARY], weights)
+    warm_up(candidates.values())
     return compare(
         f"LSTM training, hidden {hidden}, batch {options.batch}, {length} iterations",
         candidates,
@@ -79,6 +90,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(rounds=5)
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
     parser.add_argument("--lengths", type=int, nargs="+", default=[50, 200])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
 

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from benchmarks.baselines.arena import ArenaSchedule, CapturedCall
 from benchmarks.baselines.products import Products
-from benchmarks.baselines.training import Forward, loss_and_gradients
+from benchmarks.baselines.training import Forward, loss_and_gradients, warm_up
 from benchmarks.harness import Comparison, compare
 from benchmarks.script import run_script
-from benchmarks.tree_subject import REFERENCE, TreeSubject, add_tree_options, subjects
+from benchmarks.tree_subject import KNOWN, REFERENCE, TreeSubject, add_tree_options, subjects
 
 BOUND = "one CUDA graph"
 READY = "arena by hand, plan ready"
@@ -66,6 +66,7 @@ def measure_batch(subject: TreeSubject, hidden: int, mode: str, rounds: int) -> 
     device = subject.model.leaf_gates.weight.device
     candidates = candidates_of(subject, torch.randn(hidden, device=device) if training else None)
     candidates[BOUND] = CapturedCall(candidates[READY])
+    warm_up([candidates[KNOWN]])
     products = Products(subject.layers(), device)
     left_out = {"per sample (a)": f"slow, see batches up to {MANY}"} if batch > MANY else {}
     return compare(

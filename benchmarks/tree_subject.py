@@ -24,6 +24,7 @@ from benchmarks.peers.process import Peer, peers_for
 from penstock.data import Tree, random_binary_trees
 
 REFERENCE = "by level, needed (b+)"
+KNOWN = "penstock, known plan"
 COMPILED = "by level, needed, compiled (c+)"
 
 NOTES = {
@@ -56,7 +57,7 @@ class TreeSubject:
         def known() -> Tensor:
             return program.map(trees, out="stack")  # type: ignore[no-any-return]
 
-        return {"penstock": planned_anew(known), "penstock, known plan": known}
+        return {"penstock": planned_anew(known), KNOWN: known}
 
     def _by_hand(self) -> dict[str, Forward]:
         model, trees, twin = self.model, self.trees, self.twin

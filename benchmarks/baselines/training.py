@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -42,3 +42,12 @@ def descend_along(model: nn.Module, loss: Tensor, *gradients: Tensor) -> tuple[T
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.add_(gradient, alpha=-LEARNING_RATE)
     return loss, *gradients
+
+
+def warm_up(calls: Iterable[Callable[[], object]], times: int = 10) -> None:
+    """Make calls as often as it takes until they run as in the middle of training: plans are kept,
+    and those that repeat have become CUDA graphs.
+    """
+    for call in calls:
+        for _ in range(times):
+            call()
