@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 _DESCRIPTION = """\
 Penstock runs PyTorch programs whose control flow depends on the data. You write the program for
@@ -55,6 +56,47 @@ exit status: 0 if everything could be read, 1 if not, 2 if the arguments are wro
 """
 
 
+_TARGET = """\
+FILE.py:function names a function of a Python file, or a method of an object in it. What it is run
+on is a module-level name of that file:
+
+  example_inputs = (x, y)          one call, with these arguments
+  example_inputs = [a, b, c]       many instances; several arguments are tuples: [(x, 1), (y, 2)]
+  example_inputs = {"f": ..., }    the same, by the name of the function
+
+A function without arguments that returns one of these will do as well.
+"""
+
+_EXPLAIN = """\
+Run a function on the examples of its file; print its program, a table of what was launched, and
+what limited batching.
+"""
+
+_VIEW = """\
+Run a function on the examples of its file and write one HTML page that needs no network: the
+program, its graph of primitives, the schedule in time with the width of each launch, and the rows
+of an instance coloured by launch. Needs the extra: pip install 'penstock[view]'
+"""
+
+_EXPLAIN_EXAMPLES = f"""\
+{_TARGET}
+examples:
+  penstock explain train.py:encode
+  penstock explain model.py:model.forward
+
+exit status: 0 if it ran, 1 if it failed, 2 if the arguments are wrong.
+"""
+
+_VIEW_EXAMPLES = f"""\
+{_TARGET}
+examples:
+  penstock view train.py:encode -o encode.html
+  penstock view model.py:model.forward
+
+exit status: 0 if the page was written, 1 if not, 2 if the arguments are wrong.
+"""
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The command line, with the help that teaches it."""
     parser = argparse.ArgumentParser(prog="penstock", description=_DESCRIPTION)
@@ -83,11 +125,35 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     stats.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file or a folder")
+    _add_seeing(commands)
     # Its arguments, --help among them, are for the scripts to read.
     commands.add_parser(
         "bench", help="benchmarks of a source checkout; see penstock bench --help", add_help=False
     )
     return parser
+
+
+def _add_seeing(commands: Any) -> None:
+    """The commands that run a function of a file."""
+    explain = commands.add_parser(
+        "explain",
+        help="what a function of a file launched, and what limited batching",
+        description=_EXPLAIN,
+        epilog=_EXPLAIN_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    view = commands.add_parser(
+        "view",
+        help="the same as a page with pictures",
+        description=_VIEW,
+        epilog=_VIEW_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for command in (explain, view):
+        command.add_argument("target", metavar="FILE.py:function", help="what to run")
+    view.add_argument(
+        "-o", "--output", type=Path, default=Path("penstock.html"), help="(default penstock.html)"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -113,6 +179,14 @@ def _run(options: argparse.Namespace) -> int:
         from penstock.stats.report import run_stats
 
         return run_stats(options.paths)
+    if options.command == "explain":
+        from penstock.seeing import run_explain
+
+        return run_explain(options.target)
+    if options.command == "view":
+        from penstock.seeing import run_view
+
+        return run_view(options.target, options.output)
     from penstock.demo import run_demo
 
     return run_demo(trees=options.trees, hidden=options.hidden, seed=options.seed)

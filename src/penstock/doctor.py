@@ -86,7 +86,10 @@ def _compilers() -> Iterator[Finding]:
 
 
 def _optional() -> Iterator[Finding]:
-    gives = {"numba": "loops over scalars and planning in native code: penstock[native]"}
+    gives = {
+        "numba": "loops over scalars and planning in native code: penstock[native]",
+        "plotly": "pages that show programs and what ran, save_html: penstock[view]",
+    }
     for name, what in gives.items():
         yield Finding(name, _version(name) or "not installed", what)
     data = os.environ.get("PENSTOCK_DATA")

@@ -118,6 +118,10 @@ class AgreementError(ProcessError):
     """The processes of a group do not do the same: other arguments, seeds, programs or orders."""
 
 
+class MissingExtraError(PenstockError, ImportError):
+    """A package is not installed that an extra of Penstock brings."""
+
+
 class InternalError(PenstockError, RuntimeError):
     """Penstock broke one of its own invariants. Please report it."""
 

@@ -20,6 +20,7 @@ LAYERS = [
     "cli",
     "bench",
     "doctor",
+    "seeing",
     "stats",
     "demo",
     "nn",
@@ -49,7 +50,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 WITHOUT_TORCH = {"conversion", "plan", "ir", "passes", "profiling", "faults", "errors"}
 
 #: Parts written as a user would write them: they may import `penstock` as a whole.
-USERS = {"cli", "demo", "doctor", "nn", "testing"}
+USERS = {"cli", "demo", "doctor", "nn", "seeing", "testing"}
 
 
 def part_of(module: str) -> str:

@@ -11,6 +11,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Hashable, Sequence
+from os import PathLike
 from typing import Any, overload
 
 import torch
@@ -58,6 +59,7 @@ from penstock.distributed.call import is_spread, run_placed
 from penstock.errors import PenstockError
 from penstock.ir.program import Program
 from penstock.run.memory.policy import default_policy
+from penstock.run.recording import profiling
 from penstock.run.seeds import Seed
 from penstock.run.shipped import ShippedPlan, shipped_plans
 
@@ -209,6 +211,15 @@ class Function:
         values = [column.values for column in batch.inputs]
         captures = _captures(entry, batch)
         return self._executable(entry).schedule(values, captures, batch.count, batch.numbers)
+
+    def save_html(self, path: str | PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """Run the program for one instance and write a page that shows it; needs the extra `view`.
+
+        `with ps.profile() as run` around a `map`, then `run.save_html(path)`, shows many instances.
+        """
+        with profiling() as run, torch.no_grad():
+            self(*args, **kwargs)
+        run.save_html(path)
 
     def explain_retraces(self) -> str:
         """How often the function was traced so far, and for each time what had changed."""

@@ -27,7 +27,7 @@ from penstock.capture.worlds import dtype_name
 from penstock.errors import PenstockError, PenstockWarning, report
 from penstock.ir.program import Program
 from penstock.ir.types import TensorType
-from penstock.run.recording import count_trace
+from penstock.run.recording import count_trace, note_retrace
 
 #: Programs kept per function, and traces after which a warning is due.
 CAPACITY, MANY_TRACES = 64, 8
@@ -190,6 +190,7 @@ class Traces:
         if self._entries:
             nearest = min(self._entries, key=lambda other: _distance(other, entry))
             reason = _change(nearest, entry, paths)
+            note_retrace(callee.name, f"{reason}, at {user_line()}")
         if len(self._reasons) < CAPACITY:
             self._reasons.append(f"{reason}, at {user_line()}")
         if self._count == MANY_TRACES + 1:

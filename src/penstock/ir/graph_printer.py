@@ -100,7 +100,7 @@ class _Printer:
                 f"{indent}{outputs} = {self._node(node)}" if outputs else indent + self._node(node)
             )
             yield from self._inside(context, node, depth + 1)
-        for word, wires in _leaving(context, arm):
+        for word, wires in leaving(context, arm):
             yield f"{indent}{word} {self._list(wires)}".rstrip()
 
     def _node(self, node: Node) -> str:
@@ -217,7 +217,7 @@ def _labels(context: Context, switch: Switch) -> list[str]:
     return [f"branch {number}" for number in range(len(switch.arms))]
 
 
-def _leaving(context: Context, arm: int) -> list[tuple[str, tuple[Wire, ...]]]:
+def leaving(context: Context, arm: int) -> list[tuple[str, tuple[Wire, ...]]]:
     """What leaves the context at the end of an arm, with the paper's word for it."""
     match context.kind, arm:
         case "function", 0:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.passes.overlap import find_overlaps
-from penstock.profiling.records import CallRecord, LaunchRecord, ReadRecord
+from penstock.profiling.records import CallRecord, LaunchRecord, ReadRecord, WaitRecord
 from penstock.profiling.repetition import repetition
 from penstock.profiling.summary import by_block
-from penstock.profiling.words import counted, listed
+from penstock.profiling.words import counted, listed, seconds_in_words
 
 if TYPE_CHECKING:
     from penstock.profiling.profile import Profile
@@ -73,6 +73,8 @@ def explain(profile: Profile) -> str:
     paragraphs += [_single_calls(name, calls) for name, calls in _repeated_singles(profile.calls)]
     paragraphs += dict.fromkeys(_loops(profile.calls))
     paragraphs += dict.fromkeys(note for call in profile.calls for note in call.notes)
+    paragraphs += _waits(profile.waits)
+    paragraphs += [f"Traced again, {reason}" for reason in dict.fromkeys(profile.retraces)]
     wide = sum(not each.narrow and not each.unbatched for each in known.values())
     if wide:
         paragraphs.append(f"{counted(wide, 'block')} ran wide: no launch below half the instances.")
@@ -187,6 +189,18 @@ def _loops(calls: Sequence[CallRecord]) -> Iterator[str]:
             yield f"{loop.name}{where}: iterations overlap on {devices}, {bound} in flight."
         else:
             yield f"{loop.name}{where}: iterations do not overlap: {overlap.obstacle}."
+
+
+def _waits(waits: Sequence[WaitRecord]) -> Iterator[str]:
+    """For what the queues of devices stood still."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for wait in waits:
+        found.setdefault((wait.device, wait.reason), []).append(wait.seconds)
+    for (device, reason), seconds in found.items():
+        yield (
+            f"{device} waited {reason}: {counted(len(seconds), 'time')}, "
+            f"{seconds_in_words(sum(seconds))} in all."
+        )
 
 
 def _repeated_singles(calls: Sequence[CallRecord]) -> list[tuple[str, list[CallRecord]]]:

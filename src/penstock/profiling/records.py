@@ -1,8 +1,9 @@
-"""What a run leaves behind for a profile: calls, launches and reads, as plain data.
+"""What a run leaves behind for a profile: calls, launches, reads, plans and waits, as plain data.
 
 Records are made by the runner and only read here. They keep the graph that was run, so that
 explanations can name loops, recursions and source lines; they keep no tensor. A launch on a device
-is timed there, and its seconds are looked up when they are first asked for.
+is timed there, and its seconds are looked up when they are first asked for. Points in time are
+those of `time.perf_counter`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock.ir.graph import Block, Graph, Node
+from penstock.ir.program import Program
 from penstock.ir.types import TensorType
+from penstock.profiling.rows import Trail
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +39,16 @@ class CallRecord:
     engine_seconds: float | None = None
     #: What to tell about it: calls of a scope that were not recorded, what became of saved values.
     notes: list[str] = field(default_factory=list)
+    began: float = 0.0
+    #: What the graph was made from.
+    program: Program | None = None
+    #: Bytes of the values of all rows, and those held for a backward pass, when it was over.
+    arena_bytes: int = 0
+    saved_bytes: int = 0
+    #: The most that torch has had allocated on each GPU of the call, up to its end.
+    peak_bytes: dict[str, int] = field(default_factory=dict)
+    #: The rows of its first instance; None where another call of the graph has them.
+    trail: Trail | None = None
 
     @property
     def recording_seconds(self) -> float:
@@ -73,6 +86,12 @@ class LaunchRecord:
     padding: float | None = None
     #: What keeps the block from being padded; empty where nothing does.
     obstacle: str = ""
+    #: When it began, on its device, or how to find that out.
+    beginning: float | Callable[[], float] = field(default=0.0, repr=False)
+    #: What the host has spent on it; all of it for a CPU.
+    host_seconds: float = 0.0
+    #: Bytes of its results.
+    written_bytes: int = 0
 
     @property
     def seconds(self) -> float:
@@ -80,6 +99,13 @@ class LaunchRecord:
         if not isinstance(self.timing, float):
             self.timing = self.timing()
         return self.timing
+
+    @property
+    def began(self) -> float:
+        """When it began on its device."""
+        if not isinstance(self.beginning, float):
+            self.beginning = self.beginning()
+        return self.beginning
 
     @property
     def block(self) -> str:
@@ -113,4 +139,27 @@ class ReadRecord:
 
     call: CallRecord
     values: int
+    seconds: float
+    began: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class PlanRecord:
+    """One stretch of planning: a window of instructions, or the search for a known plan."""
+
+    call: CallRecord
+    began: float
+    seconds: float
+    #: Nodes that were fired in it.
+    firings: int
+
+
+@dataclass(slots=True, eq=False)
+class WaitRecord:
+    """A queue stood still: for rows of another device, or for earlier iterations to end."""
+
+    call: CallRecord
+    device: str
+    reason: str
+    began: float
     seconds: float

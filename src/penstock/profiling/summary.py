@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.profiling.records import LaunchRecord
+from penstock.profiling.records import CallRecord, LaunchRecord
 from penstock.profiling.words import bytes_in_words, counted, seconds_in_words
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def _totals(profile: Profile) -> list[str]:
         counted(sum(call.firings for call in calls), "firing"),
         counted(len(profile.reads), "read"),
         f"{counted(profile.traces, 'trace')} made",
+        *([counted(len(profile.retraces), "retrace")] if profile.retraces else ()),
         counted(profile.cache_hits, "cache hit"),
         counted(profile.plan_hits, "plan hit"),
     ]
@@ -55,7 +56,27 @@ def _totals(profile: Profile) -> list[str]:
     if any(call.engine_seconds is not None for call in calls):
         recording = sum(call.recording_seconds for call in calls)
         times.insert(0, f"recording {seconds_in_words(recording)}")
-    return [", ".join(work), ", ".join(times)]
+    return [", ".join(work), ", ".join(times), _memory(calls), *_waits(profile)]
+
+
+def _memory(calls: Sequence[CallRecord]) -> str:
+    """The most that one call has held."""
+    saved = max((call.saved_bytes for call in calls), default=0)
+    told = [
+        f"rows {bytes_in_words(max((call.arena_bytes for call in calls), default=0))}",
+        f"saved for backward {bytes_in_words(saved)}",
+    ]
+    for device in sorted({device for call in calls for device in call.peak_bytes}):
+        most = max(call.peak_bytes.get(device, 0) for call in calls)
+        told.append(f"peak of {device} {bytes_in_words(most)}")
+    return f"memory of a call, at most: {', '.join(told)}"
+
+
+def _waits(profile: Profile) -> Iterator[str]:
+    """How long the queue of each device stood still."""
+    for device in sorted({wait.device for wait in profile.waits}):
+        mine = [wait.seconds for wait in profile.waits if wait.device == device]
+        yield f"{device} waited {seconds_in_words(sum(mine))} in {counted(len(mine), 'wait')}"
 
 
 def _table(launches: Sequence[LaunchRecord]) -> list[str]:

@@ -133,7 +133,7 @@ class Executable:
 
     def recorded(self, count: int) -> AbstractContextManager[CallRecorder | None]:
         """A call for `count` instances, recorded if a profile is active."""
-        return recorded_call(self.graph.contexts[0].name, count, self.graph)
+        return recorded_call(self.graph.contexts[0].name, count, self.graph, self.program)
 
     def schedule(
         self,
@@ -238,6 +238,8 @@ class Run(Runner):
         try:
             with autocast_as(OFF):
                 self._carry_out_all(columns)
+            if self.recorder is not None:
+                self.recorder.ended(self)
         finally:
             if self.machine is not None and self.machine.has_drawn:
                 self.seed.take()

@@ -94,7 +94,8 @@ class Graphs:
 
     def run(self, run: Run, plan: KeptPlan, columns: Columns) -> bool:
         """Run a plan as a graph; False where the plain way must be taken."""
-        if run.recorder is not None or Fusion.mode == "never" or not _has_cuda(plan):
+        is_watched = run.recorder is not None and run.recorder.profiles
+        if is_watched or Fusion.mode == "never" or not _has_cuda(plan):
             return False
         with _capturing, torch.inference_mode(False), torch.no_grad():
             captured = self._find(run, plan, columns)

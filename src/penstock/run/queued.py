@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from penstock.plan.placed import PlacedPlanner
 from penstock.plan.schedule import (
@@ -36,6 +36,8 @@ from penstock.run.runner import Runner, merged
 
 if TYPE_CHECKING:
     import torch
+
+Answer = TypeVar("Answer")
 
 
 class Order(NamedTuple):
@@ -81,6 +83,8 @@ class OnQueues(Runner):
             self.flight.cancel(error, self._count)
             self.flight.land()
         self.flight.land()
+        if self.recorder is not None:
+            self.recorder.ended(self)
 
     def _bind_ahead(self, step: PreparedLaunch) -> None:
         """Nothing is compiled for devices."""
@@ -124,8 +128,8 @@ class OnQueues(Runner):
                 self.uniform(operand.wire)  # once, and not on several threads
         device = self.planner.blocks[item.block]
         for mark in self._awaited:
-            events = self._marks.get(mark, ())
-            batch.add(device, self._count, partial(_wait_for, events))
+            wait = partial(_wait_for, self._marks.get(mark, ()))
+            batch.add(device, self._count, self._watched(device, "for earlier iterations", wait))
         self._awaited.clear()
         step = self._prepare(item, batch.indices[device])
         self._add(batch, device, partial(self._step, step))
@@ -140,8 +144,11 @@ class OnQueues(Runner):
             rows = arena.gather(item.source)
             return rows.clone() if isinstance(item.source, Span) else rows
 
+        source = self.flight.devices[exchange.source]
+        take = self._watched(exchange.target, f"for rows of {source}", message.take)
+
         def receive() -> None:
-            values = message.take()
+            values = take()
             if values is not None:
                 self._step(prepare_receipt(self, item, values))
 
@@ -150,6 +157,20 @@ class OnQueues(Runner):
             send = self.flight.send_early(exchange.source, exchange.after, send)
         batch.add(exchange.source, exchange.after, send)
         self._add(batch, exchange.target, receive, exchange.after)
+
+    def _watched(
+        self, device: int, reason: str, wait: Callable[[], Answer]
+    ) -> Callable[[], Answer]:
+        """A wait in the queue of a device, recorded if a profile is active."""
+        recorder = self.recorder
+        if recorder is None:
+            return wait
+
+        def watched() -> Answer:
+            with recorder.wait(self.flight.devices[device].name or "cpu:0", reason):
+                return wait()
+
+        return watched
 
     def _put_mark(self, batch: Batch, item: Mark) -> None:
         known = self._marks.items()

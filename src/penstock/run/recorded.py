@@ -102,6 +102,8 @@ class RecordedRun(Runner):
         self._fetch_uniform = None
         if self._extents is None:
             self._extents = super().extents()
+            if self.recorder is not None:
+                self.recorder.ended(self)
         if values is None or not len(values):
             self.arenas = []
             if hasattr(self, "planner"):
@@ -111,6 +113,10 @@ class RecordedRun(Runner):
         for number, arena in enumerate(self.arenas):
             if number not in needed:
                 arena.forget()
+
+    def kind(self, number: int) -> Kind:
+        """What an arena holds."""
+        return super().kind(number) if self._extents is None else self._extents[number][0]
 
     def extents(self) -> list[tuple[Kind, int]]:
         """For each arena what it holds, and for how many slots."""

@@ -2,16 +2,17 @@
 
 Profiles are found through a context variable when a call starts; the call then carries its recorder
 along, also to threads that do not share the variable. Without a profile there is no recorder, and a
-launch costs one test for None. Launches on a GPU are timed by events that are read when somebody
-asks, so that recording never waits for the device.
+launch costs one test for None; where torch's own profiler is on, a recorder without profiles gives
+launches their names.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -19,54 +20,26 @@ from typing import TYPE_CHECKING
 import torch
 
 from penstock.ir.graph import Graph
-from penstock.plan.schedule import Hosted, Launch, Operand, Picks, Read, Shared, Sized, Span
+from penstock.ir.program import Program
+from penstock.plan.schedule import Integers, Launch, Read, slot_count
 from penstock.profiling.profile import Profile
-from penstock.profiling.records import CallRecord, LaunchRecord, ReadRecord
+from penstock.profiling.records import CallRecord, LaunchRecord, PlanRecord, ReadRecord, WaitRecord
+from penstock.profiling.rows import Trail
+from penstock.run.launch_records import (
+    describe,
+    describe_backward,
+    device_of,
+    new_record,
+    note_memory,
+)
+from penstock.run.watches import Clocks, Timing, Watch, torch_profiles
 
 if TYPE_CHECKING:
-    from penstock.run.arenas import Arena
     from penstock.run.runner import Runner
 
 
-class Watch:
-    """Times one launch: by the host's clock, or by events on its GPU."""
-
-    def __init__(self, device: str) -> None:
-        self.building_seconds = 0.0
-        self._began = perf_counter()
-        self._stream = (
-            torch.cuda.current_stream(torch.device(device)) if device.startswith("cuda") else None
-        )
-        self._start = self._event()
-
-    def exclude(self, seconds: float) -> None:
-        """Do not count the last `seconds`, which were spent on building."""
-        self.building_seconds += seconds
-        self._began += seconds
-        self._start = self._event()
-
-    def stop(self) -> float | Callable[[], float]:
-        """The seconds since the start, or how to find them out later."""
-        start, end = self._start, self._event()
-        if start is None or end is None:
-            return perf_counter() - self._began
-
-        def elapsed() -> float:
-            end.synchronize()
-            milliseconds: float = start.elapsed_time(end)
-            return milliseconds / 1e3
-
-        return elapsed
-
-    def _event(self) -> torch.cuda.Event | None:
-        if self._stream is None:
-            return None
-        event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(self._stream)
-        return event
-
-
 _profiles: ContextVar[tuple[Profile, ...]] = ContextVar("profiles", default=())
+_clocks: ContextVar[Clocks | None] = ContextVar("clocks", default=None)
 _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 
@@ -75,9 +48,11 @@ def profiling(*, check_nan: bool = False) -> Iterator[Profile]:
     """Record all calls made inside, also for the profiles around."""
     profile = Profile(check_nan=check_nan)
     token = _profiles.set((*_profiles.get(), profile))
+    clocks = _clocks.set(_clocks.get() or {})
     try:
         yield profile
     finally:
+        _clocks.reset(clocks)
         _profiles.reset(token)
 
 
@@ -107,46 +82,66 @@ def building() -> Iterator[None]:
             watch.exclude(perf_counter() - began)
 
 
+def note_retrace(name: str, reason: str) -> None:
+    """A program that had been traced was traced again, for this reason."""
+    for profile in _profiles.get():
+        profile.retraces.append(f"{name}: {reason}")
+
+
 @dataclass(frozen=True, slots=True)
 class Recorder:
     """The profiles that were active at one place; can be kept and used on other threads."""
 
     profiles: tuple[Profile, ...]
+    clocks: Clocks = field(default_factory=dict)
 
     @contextmanager
-    def call(self, name: str, instances: int, graph: Graph | None = None) -> Iterator[CallRecorder]:
+    def call(
+        self,
+        name: str,
+        instances: int,
+        graph: Graph | None = None,
+        program: Program | None = None,
+    ) -> Iterator[CallRecorder]:
         """Record one call of a program, or one scope of recorded steps, which has no graph."""
-        record = CallRecord(name, instances, graph)
+        record = CallRecord(name, instances, graph, began=perf_counter(), program=program)
         for profile in self.profiles:
-            profile.calls.append(record)
-        began = perf_counter()
+            if profile.add_call(record):
+                record.trail = Trail()
+        recorder = CallRecorder(self.profiles, self.clocks, record)
         try:
-            yield CallRecorder(self.profiles, record)
+            yield recorder
         finally:
-            record.seconds = perf_counter() - began
+            record.seconds = perf_counter() - record.began
+            recorder.describe_all()
 
 
 def current_recorder() -> Recorder | None:
-    """The recorder for calls made here; None where no profile is active."""
+    """The recorder for calls made here; None where nobody looks."""
     profiles = _profiles.get()
-    return Recorder(profiles) if profiles else None
+    if profiles:
+        return Recorder(profiles, _clocks.get() or {})
+    return Recorder(()) if torch_profiles() else None
 
 
 @contextmanager
 def recorded_call(
-    name: str, instances: int, graph: Graph | None = None
+    name: str, instances: int, graph: Graph | None = None, program: Program | None = None
 ) -> Iterator[CallRecorder | None]:
-    """A call or scope that is recorded if a profile is active."""
+    """A call or scope that is recorded if somebody looks."""
     recorder = current_recorder()
     if recorder is None:
         yield None
         return
-    with recorder.call(name, instances, graph) as call:
+    with recorder.call(name, instances, graph, program) as call:
         yield call
 
 
-#: From a device and a timing to the record of a launch.
-Describe = Callable[[str, float | Callable[[], float]], LaunchRecord]
+#: Records a launch that has ended, from its device and timing.
+Add = Callable[[str, Timing], None]
+
+#: Launches of a call that wait for their description, at most.
+MOST_WAITING = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +149,10 @@ class CallRecorder:
     """Records what one call does."""
 
     profiles: tuple[Profile, ...]
+    clocks: Clocks
     record: CallRecord
+    #: Descriptions that are still to be made: between launches there is no time for them.
+    waiting: deque[Callable[[], None]] = field(default_factory=deque)
 
     @property
     def checks_nan(self) -> bool:
@@ -162,9 +160,13 @@ class CallRecorder:
         return any(profile.check_nan for profile in self.profiles)
 
     def planned(self, seconds: float, firings: int) -> None:
-        """A window was planned, after this many firings in all."""
+        """A window was planned just now, after this many firings in all."""
+        began = perf_counter() - seconds
+        plan = PlanRecord(self.record, began, seconds, firings - self.record.firings)
         self.record.planning_seconds += seconds
         self.record.firings = firings
+        for profile in self.profiles:
+            profile.plans.append(plan)
 
     def found_plan(self, seconds: float, firings: int) -> None:
         """The plan of an earlier call serves this one, after this search."""
@@ -181,116 +183,94 @@ class CallRecorder:
             known = self.record.engine_seconds or 0.0
             self.record.engine_seconds = known + perf_counter() - began
 
-    def launch(self, run: Runner, launch: Launch) -> AbstractContextManager[None]:
-        """Time a launch and describe it."""
-        return self._timed(run, launch, partial(_describe, run, launch, self.record))
+    def ended(self, run: Runner) -> None:
+        """All launches of the call were made; its memory can be told."""
+        self.describe_all()
+        if self.profiles:
+            note_memory(run, self.record)
+
+    def launch(
+        self, run: Runner, launch: Launch, instances: Integers
+    ) -> AbstractContextManager[None]:
+        """Time a launch; it is described when there is time for it."""
+
+        def add(device: str, timing: Timing) -> None:
+            record = new_record(run, launch, self.record, device, timing)
+            self._add(record)
+            if self.record.trail is not None:
+                self.record.trail.add(record, launch, instances)
+            self.waiting.append(partial(describe, record, run, launch))
+            if len(self.waiting) > MOST_WAITING:
+                self.describe_all()
+
+        return self._timed(run, launch, add)
 
     def backward(self, run: Runner, launch: Launch, rows: int) -> AbstractContextManager[None]:
         """Time the backward half of some rows of a launch and describe it."""
-        describe = partial(_describe_backward, run, launch, rows, self.record)
-        return self._timed(run, launch, describe, ".backward")
+
+        def add(device: str, timing: Timing) -> None:
+            self._add(describe_backward(run, launch, rows, self.record, device, timing))
+
+        return self._timed(run, launch, add, ".backward")
+
+    def describe_all(self) -> None:
+        """Describe the launches that wait for it. Several threads may do so."""
+        with suppress(IndexError):
+            while True:
+                self.waiting.popleft()()
+
+    def _timed(
+        self, run: Runner, launch: Launch, add: Add, half: str = ""
+    ) -> AbstractContextManager[None]:
+        if torch_profiles():
+            return self._named(run, launch, add, half)
+        return TimedLaunch(self, device_of(run, launch), add) if self.profiles else nullcontext()
 
     @contextmanager
-    def _timed(
-        self, run: Runner, launch: Launch, describe: Describe, half: str = ""
-    ) -> Iterator[None]:
-        name = run.blocks[launch.block].name + half
-        device = _device(run, launch)
-        watch = Watch(device)
-        token = _watch.set(watch)
-        try:
-            with torch.profiler.record_function(f"penstock {name}"):
-                yield
-        finally:
-            _watch.reset(token)
-            self.record.building_seconds += watch.building_seconds
-        self._add(describe(device, watch.stop()))
+    def _named(self, run: Runner, launch: Launch, add: Add, half: str) -> Iterator[None]:
+        """The same, with a name for torch's own profiler."""
+        name = f"penstock {run.blocks[launch.block].name}{half}"
+        timed = TimedLaunch(self, device_of(run, launch), add) if self.profiles else nullcontext()
+        with timed, torch.profiler.record_function(name):
+            yield
 
     @contextmanager
     def read(self, read: Read) -> Iterator[None]:
         """Time a read."""
         began = perf_counter()
         yield
-        values = sum(_count(source) for source in read.sources)
-        self._add(ReadRecord(self.record, values, perf_counter() - began))
+        values = sum(map(slot_count, read.sources))
+        self._add(ReadRecord(self.record, values, perf_counter() - began, began))
+
+    @contextmanager
+    def wait(self, device: str, reason: str) -> Iterator[None]:
+        """Time in which the queue of a device stands still."""
+        began = perf_counter()
+        yield
+        wait = WaitRecord(self.record, device, reason, began, perf_counter() - began)
+        for profile in self.profiles:
+            profile.waits.append(wait)
 
     def _add(self, event: LaunchRecord | ReadRecord) -> None:
         for profile in self.profiles:
             profile.events.append(event)
 
 
-def _describe(
-    run: Runner, launch: Launch, call: CallRecord, device: str, timing: float | Callable[[], float]
-) -> LaunchRecord:
-    block = run.blocks[launch.block]
-    operands = [_operand(run, operand, launch.rows) for operand in launch.operands]
-    shapes = tuple(shape for shape, _, _ in operands)
-    return LaunchRecord(
-        call,
-        block.node,
-        launch.rows,
-        shapes,
-        tuple(source for _, source, _ in operands),
-        device,
-        sum(size for _, _, size in operands),
-        block.unbatched,
-        timing,
-        padding=block.padding_share(launch, shapes),
-        obstacle=block.obstacle,
-    )
+class TimedLaunch(AbstractContextManager[None]):
+    """The time of one launch; it is not recorded if it fails."""
 
+    __slots__ = ("_add", "_device", "_recorder", "_token", "_watch")
 
-def _describe_backward(
-    run: Runner,
-    launch: Launch,
-    rows: int,
-    call: CallRecord,
-    device: str,
-    timing: float | Callable[[], float],
-) -> LaunchRecord:
-    """The operands of a backward half are the cotangents of the results."""
-    node = run.blocks[launch.block].node
-    kinds = [kind for kind, _ in run.extents()]
-    shapes = tuple((rows, *kinds[target.arena].shape) for target in launch.targets)
-    sources = ("gather",) * len(shapes)
-    return LaunchRecord(call, node, rows, shapes, sources, device, 0, (), timing, is_backward=True)
+    def __init__(self, recorder: CallRecorder, device: str, add: Add) -> None:
+        self._recorder, self._device, self._add = recorder, device, add
 
+    def __enter__(self) -> None:
+        self._watch = Watch(self._device, self._recorder.clocks)
+        self._token: Token[Watch | None] = _watch.set(self._watch)
 
-def _operand(run: Runner, operand: Operand, rows: int) -> tuple[tuple[int, ...], str, int]:
-    """The shape of an operand, where it comes from, and the bytes gathered for it."""
-    if isinstance(operand, Sized):
-        return (), "size", 0
-    if isinstance(operand, Shared):
-        return tuple(run.uniform(operand.wire).shape), "shared", 0
-    if isinstance(operand, Hosted):
-        return operand.values.shape, "host", 0
-    arena = run.arena(operand.arena)
-    count, inner = _count(operand), arena.kind.shape
-    shape = (count, *inner) if operand.length is None else (rows, operand.length, *inner)
-    if _is_view(arena, operand):
-        return shape, "view", 0
-    return shape, "gather", count * int(torch.Size(inner).numel()) * arena.dtype.itemsize
-
-
-def _is_view(arena: Arena, source: Span | Picks) -> bool:
-    """Whether the slots are consecutive in one chunk."""
-    if isinstance(source, Picks):
-        return False
-    end = source.start + source.count
-    chunks = zip(arena.starts, arena.chunks, strict=True)
-    return not source.count or any(
-        start <= source.start and end <= start + chunk.shape[0] for start, chunk in chunks
-    )
-
-
-def _count(source: Span | Picks) -> int:
-    return source.count if isinstance(source, Span) else len(source.slots)
-
-
-def _device(run: Runner, launch: Launch) -> str:
-    """The device that the launch was placed on, or else that of what it writes."""
-    placed = run.blocks[launch.block].block.device
-    if placed is not None and placed.name is not None:
-        return placed.name
-    extents = run.extents()
-    return next((extents[target.arena][0].device for target in launch.targets), "cpu")
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        timing = self._watch.stop()
+        _watch.reset(self._token)
+        self._recorder.record.building_seconds += self._watch.building_seconds
+        if kind is None:
+            self._add(self._device, timing)

@@ -108,6 +108,10 @@ class Runner:
             self.arenas.append(Arena(self.planner.spaces[position].kind, position))
         return self.arenas[number]
 
+    def kind(self, number: int) -> Kind:
+        """What an arena holds."""
+        return self.planner.spaces[number].kind
+
     def mirror(self, mirror: Mirror) -> torch.Tensor:
         """A chunk of inputs on another device."""
         if mirror not in self.mirrors:
@@ -204,7 +208,7 @@ class Runner:
             if self.recorder is None:
                 self._launch(step)
             else:
-                with self.recorder.launch(self, step.launch):
+                with self.recorder.launch(self, step.launch, step.instances):
                     self._launch(step)
         elif isinstance(step, PreparedStore):
             self._store(step)

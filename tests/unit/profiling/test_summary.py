@@ -19,6 +19,7 @@ def test_a_summary_has_totals_and_a_line_per_block_longest_first():
         "1 call, 8 instances, 3 launches, 9 firings, 1 read, 1 trace made, 2 cache hits, "
         "0 plan hits",
         "planning 250.00 ms, running 500.00 ms, building 1.25 s",
+        "memory of a call, at most: rows 0 B, saved for backward 0 B",
         "",
         "block         launches   rows  mean width  gathered   seconds   share",
         "score:linear         2  1,008       504.0   2.0 KiB  0.375000   75.0%",

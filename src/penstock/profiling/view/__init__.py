@@ -1,0 +1,1 @@
+"""Draws programs, graphs and profiles on one page that needs no network."""

@@ -1,0 +1,96 @@
+"""Times launches: by the host's clock, or by events on their GPU that are read when asked for.
+
+A GPU's clock is set by that of the host once in a profile, for which the host waits; after that no
+launch makes it wait. Whether torch's own profiler is on is asked here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import NamedTuple, TypeAlias
+
+import torch
+
+#: Seconds, or how to find them out.
+Seconds: TypeAlias = float | Callable[[], float]
+
+#: Whether torch's own profiler is on; private, but what its own modules ask.
+torch_profiles: Callable[[], bool] = torch._C._autograd._profiler_enabled
+
+
+class Timing(NamedTuple):
+    """When something began and how long it took, on its device and for the host."""
+
+    began: Seconds
+    seconds: Seconds
+    host_seconds: float
+
+
+class DeviceClock:
+    """The clock of one GPU, set by the host's."""
+
+    def __init__(self, device: torch.device) -> None:
+        torch.cuda.synchronize(device)
+        self._start = new_event(torch.cuda.current_stream(device))
+        self._began = perf_counter()
+
+    def when(self, event: torch.cuda.Event) -> float:
+        """When an event happened; waits for it."""
+        event.synchronize()
+        return self._began + elapsed(self._start, event)
+
+
+#: The clocks of a profile, by device.
+Clocks: TypeAlias = dict[str, DeviceClock]
+
+
+class Watch:
+    """Times one launch."""
+
+    __slots__ = ("_clock", "_event", "_host_began", "_stream", "building_seconds")
+
+    def __init__(self, device: str, clocks: Clocks) -> None:
+        self.building_seconds = 0.0
+        self._stream: torch.cuda.Stream | None = None
+        self._event: torch.cuda.Event | None = None
+        if device.startswith("cuda"):
+            place = torch.device(device)
+            self._clock = clocks.get(device) or clocks.setdefault(device, DeviceClock(place))
+            self._stream = torch.cuda.current_stream(place)
+            self._event = new_event(self._stream)
+        self._host_began = perf_counter()
+
+    def exclude(self, seconds: float) -> None:
+        """Do not count the last `seconds`, which were spent on building."""
+        self.building_seconds += seconds
+        self._host_began += seconds
+        if self._stream is not None:
+            self._event = new_event(self._stream)
+
+    def stop(self) -> Timing:
+        """When it began, and the time since then."""
+        start, clock = self._event, getattr(self, "_clock", None)
+        host_seconds = perf_counter() - self._host_began
+        if self._stream is None or start is None or clock is None:
+            return Timing(self._host_began, host_seconds, host_seconds)
+        end = new_event(self._stream)
+
+        def seconds() -> float:
+            end.synchronize()
+            return elapsed(start, end)
+
+        return Timing(lambda: clock.when(start), seconds, host_seconds)
+
+
+def new_event(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    """An event that happens when all that is in a stream by now is done."""
+    event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record(stream)
+    return event
+
+
+def elapsed(start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+    """Seconds between two events."""
+    milliseconds: float = start.elapsed_time(end)
+    return milliseconds / 1e3
