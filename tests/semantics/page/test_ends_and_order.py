@@ -203,7 +203,7 @@ def test_s83_chunks_never_move(watch: Watch, monkeypatch):
         original(run, item)
 
     monkeypatch.setattr(engine.Run, "_launch", launch)
-    monkeypatch.setattr(engine, "WINDOW", 1)  # chunks of one window become one tensor
+    monkeypatch.setattr(engine.Run, "window", 1)  # chunks of one window become one tensor
     fibonacci.map([11] * 40, torch.ones(40))
     assert len(places) > 2
     chunks = [item for item in watch.instructions if isinstance(item, Chunk)]

@@ -113,6 +113,15 @@ def test_sizes_that_matter_otherwise_are_told():
         PaddedFunction(lambda x: (x[::2].sum(),), [spec])
 
 
+def test_a_block_that_fails_for_zeros_is_not_padded():
+    @ps.function
+    def shared(x, parts):
+        return x.sum() % parts.max()
+
+    xs, parts = [torch.arange(n) for n in (3, 5)], torch.tensor([[2, 1], [3, 4]])
+    assert [int(found) for found in shared.map(xs, parts)] == [1, 2]
+
+
 def test_two_padded_results_of_one_kind_do_not_share_their_memory():
     @ps.function
     def around(x):

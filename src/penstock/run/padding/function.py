@@ -54,7 +54,7 @@ class PaddedFunction:
         #: For each symbol the least size for which the form is right.
         self.least = self._find_least(traces)
         #: The size of the leading dimension of each result, if that is dynamic.
-        self.lengths = [self._length_of(result) for result in self._try()]
+        self.lengths = [self._length_of(result) for result in self._try(self._frame())]
 
     def __call__(self, *arguments: torch.Tensor | int) -> tuple[torch.Tensor, ...]:
         """The results, finite numbers in their padding; lengths come last."""
@@ -145,7 +145,7 @@ class PaddedFunction:
     def _with_entries(self, least: Mapping[str, int]) -> dict[str, int]:
         """Sizes from which on no dimension is empty that must have entries."""
         frame = self._frame()
-        self._run(frame, self._made_up())
+        self._try(frame)
         found = dict(least)
         while any(at(size, found) < 1 for size in frame.needed):
             found = {
@@ -155,8 +155,14 @@ class PaddedFunction:
             }
         return found
 
-    def _try(self) -> list[Ragged]:
-        return self._run(self._frame(), self._made_up())
+    def _try(self, frame: Frame) -> list[Ragged]:
+        """What the rules say, by a run without contents."""
+        try:
+            return self._run(frame, self._made_up())
+        except Unpaddable:
+            raise
+        except Exception as error:  # zeros need not make sense as operands
+            raise Unpaddable("the block", f"cannot be tried: {error}") from error
 
     def _frame(self) -> Frame:
         point = self.points[0]
