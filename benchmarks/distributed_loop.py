@@ -106,7 +106,7 @@ def _figures(size: int, seconds: dict[str, list[float]], iterations: int) -> Fig
         f"{size} processes, {iterations} iterations a call",
         ("loop", "iterations/s", "time / floor"),
         tuple(rows),
-        f"on {os.cpu_count()} cores; planning is inside the timed part",
+        f"on {os.cpu_count()} cores; planning is inside the timed part, but for counted loops",
     )
 
 

@@ -2,7 +2,9 @@
 
 Binary trees, forward and backward, under each memory policy; the budget for saved values is a tenth
 of what they take. Beside them the hand-batched program in eager PyTorch, plain and with its saved
-tensors on the host. On a CPU values are swapped to a file.
+tensors on the host. A launch is not divided, and all leaves of all trees would be one: the planner
+may run ahead by `--live-rows` rows only, so that launches are narrower. On a CPU values are swapped
+to a file.
 """
 
 from __future__ import annotations
@@ -23,13 +25,20 @@ from benchmarks.inside import most_saved_bytes
 from benchmarks.policies import in_mebibytes, most_bytes, split_by_memory, under_policies
 from benchmarks.script import run_script
 from penstock.data import Tree, random_binary_trees
+from penstock.plan.limits import limits
 
 REFERENCE = "penstock, recompute"
 
 
-def forwards(model: tree_lstm.TreeLSTM, trees: list[Tree], budget: int) -> dict[str, Forward]:
+def forwards(
+    model: tree_lstm.TreeLSTM, trees: list[Tree], budget: int, live_rows: int
+) -> dict[str, Forward]:
     """Every way to the states of the roots."""
     program = model.forward
+
+    def narrow() -> Tensor:
+        with limits(live_rows=live_rows, admitted_rows=max(1, live_rows // 2)):
+            return program.map(trees, out="stack")  # type: ignore[no-any-return]
 
     def by_hand() -> Tensor:
         return tree_lstm.by_level_needed(model, needed_levels_of(trees))
@@ -39,7 +48,7 @@ def forwards(model: tree_lstm.TreeLSTM, trees: list[Tree], budget: int) -> dict[
             return by_hand()
 
     return {
-        **under_policies(lambda: program.map(trees, out="stack"), budget),
+        **under_policies(narrow, budget),
         "by level, needed (b+)": by_hand,
         "by level, needed, save_on_cpu": on_the_host,
     }
@@ -58,10 +67,10 @@ def measure_leaves(leaves: int, options: argparse.Namespace) -> Iterator[Compari
     def train(forward: Forward) -> object:
         return training_step(model, forward, weights)
 
-    keep = forwards(model, trees, 0)["penstock, keep"]
+    keep = forwards(model, trees, 0, options.live_rows)["penstock, keep"]
     saved = most_saved_bytes(lambda: train(keep)) or 0
     budget = saved // options.times
-    ways = forwards(model, trees, budget)
+    ways = forwards(model, trees, budget, options.live_rows)
     able, unable = split_by_memory(ways, train)
     rows = [
         (name, in_mebibytes(most_bytes(candidate, options.device)))
@@ -98,6 +107,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trees", type=int, default=16)
     parser.add_argument("--leaves", type=int, nargs="+", default=[500])
     parser.add_argument("--vocabulary", type=int, default=1000)
+    parser.add_argument("--live-rows", type=int, default=256, help="rows planned ahead")
     parser.add_argument("--times", type=int, default=10, help="saved values over the budget")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
 

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+#: Started by torchrun, and tested in tests/processes.
+OF_PROCESSES = {"two_process_pipeline.py"}
+
+FOLDER = Path(__file__).parents[2] / "examples"
+EXAMPLES = [path for path in sorted(FOLDER.glob("*.py")) if path.name not in OF_PROCESSES]
 
 #: What makes an example smaller than it is by itself.
 SMALLER = {

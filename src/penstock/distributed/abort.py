@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 from torch.distributed.distributed_c10d import Store
 
@@ -17,6 +18,17 @@ from torch.distributed.distributed_c10d import Store
 INTERVAL, GRACE = 0.1, 1.0
 
 _KEY = "abort"
+
+T = TypeVar("T")
+
+
+def _within(seconds: float, action: Callable[[], T]) -> T | None:
+    """What an action gives, if it ends in time: over a cut link the store never answers."""
+    found: list[T] = []
+    thread = threading.Thread(target=lambda: found.append(action()), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return found[0] if found else None
 
 
 class AbortKey:
@@ -26,12 +38,19 @@ class AbortKey:
         self._store = store
 
     def write(self, reason: str) -> None:
-        """Say why this rank gives up, if no other has before."""
-        with suppress(RuntimeError):  # without the rank that kept the store, all others fail too
-            self._store.compare_set(_KEY, "", reason)
+        """Say why this rank gives up, if no other has before and the store can be reached."""
+
+        def write() -> None:
+            with suppress(RuntimeError):  # without the rank that kept the store, all others fail
+                self._store.compare_set(_KEY, "", reason)
+
+        _within(GRACE, write)
 
     def read(self) -> str | None:
-        """Why the group has given up; None if it has not."""
+        """Why the group has given up; None if it has not, or if the store does not answer."""
+        return _within(GRACE, self._read)
+
+    def _read(self) -> str | None:
         try:
             if not self._store.check([_KEY]):
                 return None

@@ -16,6 +16,7 @@ import torch
 
 from penstock.autodiff.tape import TapedRun
 from penstock.distributed.agreement import agree_on_call
+from penstock.distributed.kept_plans import PlacedPlan, Replay, plans_of
 from penstock.distributed.transport import Transport
 from penstock.plan.exchanges import GIVEN
 from penstock.plan.limits import current_limits
@@ -37,7 +38,8 @@ from penstock.plan.schedule import (
 )
 from penstock.run.engine import Columns, Executable, Run
 from penstock.run.fused.indices import Indices
-from penstock.run.inputs import read_inputs
+from penstock.run.inputs import install_inputs, read_inputs
+from penstock.run.kept_plans import WINDOW
 from penstock.run.prepared import PreparedWindow, prepare_receipt
 from penstock.run.runner import merged
 
@@ -53,13 +55,16 @@ class Crossing(NamedTuple):
 class Placing(Run):
     """A run that is one of several; comes before another kind of run."""
 
-    planner: PlacedPlanner
+    planner: PlacedPlanner | Replay
     transport: Transport
+    #: Where the plan is collected.
+    plan: PlacedPlan
 
     def place(self, transport: Transport) -> None:
         """Say who the other ranks are, before the run."""
         self.transport = transport
         self.ranks = ranks_of_devices(self.executable)
+        self.plan = PlacedPlan()
 
     def _carry_out_all(self, columns: Columns) -> None:
         limits = current_limits().with_depth(self.executable.max_depth)
@@ -67,16 +72,41 @@ class Placing(Run):
         self.call = self.transport.begin_call()
         agree_on_call(self, columns, inputs, limits)
         self.transport.digest.restart(b"call")
-        self._plan_and_run(inputs, limits, columns)
+        plans, key = plans_of(self.executable), inputs.digest(limits, WINDOW)
+        found = None if plans is None else plans.find(key)
+        if found is not None:
+            self._run_kept(found, columns)
+        else:
+            self.plan.is_open = plans is not None
+            self._plan_and_run(inputs, limits, columns)
+            self.plan.outcome = self.outcome
+            if plans is not None and self.plan.is_open:
+                plans.keep(key, self.plan, self.plan.size)
         with self.transport.guarded(f"call {self.call}"):
             self._spread_results()
             self.transport.finish()
 
+    def _run_kept(self, plan: PlacedPlan, columns: Columns) -> None:
+        """Run the plan of an earlier call on the data of this one."""
+        assert self.executable.placement is not None
+        assert plan.outcome is not None
+        self.planner = Replay(plan, self.executable.placement.blocks)
+        self.plan.close()
+        self.outcome = plan.outcome
+        install_inputs(self, columns, plan.outcome.adopted)
+        for window, digest in plan.windows:
+            self.transport.digest.value = digest
+            self._carry_out_part(window)
+
     def _carry_out_prepared(
         self, window: list[Instruction]
     ) -> tuple[PreparedWindow, list[Array] | None]:
-        """Carry out this rank's part of some instructions."""
+        """Carry out this rank's part of some instructions, and keep them."""
         self.transport.digest.add(window)
+        self.plan.add_window(window, self.transport.digest.value)
+        return PreparedWindow((), ()), self._carry_out_part(window)
+
+    def _carry_out_part(self, window: list[Instruction]) -> list[Array] | None:
         answer, indices = None, Indices()
         with self.transport.guarded(f"call {self.call}"):
             chunks = (item for item in window if isinstance(item, Chunk))
@@ -86,7 +116,7 @@ class Placing(Run):
                     self._copy_across(item, window[position:])
                 elif not isinstance(item, Chunk | Mark | Await):
                     answer = self._take_turn(item, indices)
-        return PreparedWindow((), ()), answer
+        return answer
 
     # ---- one instruction -------------------------------------------------------------------------
 
@@ -94,6 +124,7 @@ class Placing(Run):
         if isinstance(item, Read):
             return self._tell(item)
         if isinstance(item, Launch):
+            self.plan.add_launch(self.planner.launched[0])
             if self.ranks[self.planner.blocks[item.block]] == self.transport.rank:
                 self._step(self._prepare(item, indices))
             else:
@@ -106,6 +137,7 @@ class Placing(Run):
     def _copy_across(self, item: Copy, coming: Sequence[Instruction]) -> None:
         """From one device to another; inputs are on every rank."""
         exchange = self.planner.exchanges.popleft()
+        self.plan.add_crossing(exchange)
         source, target = self._rank(item.source.arena), self._rank(item.target.arena)
         if exchange.after != GIVEN and source != target:
             self._cross(Crossing(source, target, item), self._purpose(coming))

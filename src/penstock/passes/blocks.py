@@ -103,8 +103,8 @@ class _Inside:
                 inputs[index] = self.sizes.setdefault(wire, Value(-1, wire.type))
                 self.symbols[wire] = self.symbols.get(wire) or self._symbol(call.inputs[index])
             else:
-                self.values[wire] = call.inputs[index]
-        return replace(call, inputs=tuple(inputs)) if sizes else call
+                inputs[index] = self.values.setdefault(wire, call.inputs[index])
+        return replace(call, inputs=tuple(inputs))
 
     def _symbol(self, value: Value) -> str | None:
         """The symbol of the dimension whose size this value is."""

@@ -34,6 +34,8 @@ class Wires:
     uploads: dict[tuple[Value, int, int], Wire] = field(default_factory=dict)
     uniforms: list[Uniform] = field(default_factory=list)
     inputs: list[Input] = field(default_factory=list)
+    #: For a root the value that stands for it where its type is written with other symbols.
+    alike: dict[tuple[Value, Type], Value] = field(default_factory=dict)
     count: int = 0
 
     def new(
@@ -153,8 +155,15 @@ class Wires:
         return self.get_slot(value, arm)
 
     def rooted(self, node: Node) -> Node:
-        """The node with the roots of its inputs."""
-        return replace(node, inputs=tuple(map(self.flow.root, node.inputs)))
+        """The node with the roots of its inputs.
+
+        A callee has symbols of its own: there one value of its types stands for the root.
+        """
+        return replace(node, inputs=tuple(map(self._rooted, node.inputs)))
+
+    def _rooted(self, value: Value) -> Value:
+        root = self.flow.root(value)
+        return root if root.type == value.type else self.alike.setdefault((root, value.type), value)
 
     def _share(self, value: Value, home: Home) -> Wire:
         """The wire through which rows reach a uniform value."""

@@ -91,6 +91,24 @@ def gradients_are_where_parameters_are_used(rank):
             assert found.weight.grad is None
 
 
+def a_plan_that_is_kept_serves_other_data():
+    torch.manual_seed(1)
+    model = Stages()
+    for seed in (8, 9, 10):
+        x, counts = batch(seed)
+        x.requires_grad_()
+        expected_x = x.detach().clone().requires_grad_()
+        with ps.set_eager(True):
+            expected = model(expected_x, counts)
+        outputs = model(x, counts)
+        check(outputs, expected)
+        outputs.square().sum().backward()
+        expected.square().sum().backward()
+        check(x.grad, expected_x.grad)
+        with torch.no_grad():
+            check(model(x, counts), expected)
+
+
 def losses_go_backward_one_by_one():
     torch.manual_seed(1)
     model = Stages()
@@ -162,6 +180,7 @@ def main():
     replica, rank = divmod(number, 2)
     with ps.process_group(pipelines[replica]):
         gradients_are_where_parameters_are_used(rank)
+        a_plan_that_is_kept_serves_other_data()
         losses_go_backward_one_by_one()
         what_is_not_used_has_no_gradient(rank)
         recursion_over_ranks()

@@ -142,21 +142,6 @@ def test_ragged_instances_that_need_several_programs():
     assert [output.item() for output in mean.map(batch)] == [1, 1, 1]
 
 
-def attended(query, keys):
-    return (keys @ query).softmax(0) @ keys
-
-
-def test_a_plan_with_padded_launches_runs_where_nothing_was_padded_yet():
-    rows = [(torch.randn(3), torch.randn(n, 3)) for n in (2, 4, 5)]
-    batch = pickle.loads(pickle.dumps(ps.function(attended).collate(rows)))
-    assert len(batch.plans) == 1
-    function = ps.function(attended)
-    with without_planning():
-        found = function.map(batch)
-    for left, row in zip(found, rows, strict=True):
-        torch.testing.assert_close(left, attended(*row))
-
-
 def attend(x):
     return ((x @ x.t()).softmax(1) @ x).sum(0)
 

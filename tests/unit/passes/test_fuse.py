@@ -159,3 +159,23 @@ def test_in_a_loop_products_with_weights_stay_apart_from_what_mixes():
     (recurrent,) = [calls for calls in found if "gru_cell" in calls]
     assert "softmax" not in recurrent
     assert ["matmul", "softmax", "matmul"] in found
+
+
+def test_a_callee_works_element_by_element_on_what_it_is_given():
+    layer = torch.nn.Linear(3, 4)
+
+    @ps.function
+    def inner(xs, ys):
+        return layer(xs) * torch.tanh(layer(ys)) + layer(xs)
+
+    @ps.function
+    def outer(xs):
+        return inner(xs, xs)
+
+    rows = [torch.randn(length, 3) for length in (2, 5, 3)]
+    found = outer.map(rows)
+    (block,) = blocks_of(outer.graph(rows[0]))
+    assert block.is_flat
+    assert len(block.parameters) == 3
+    for left, row in zip(found, rows, strict=True):
+        torch.testing.assert_close(left, layer(row) * torch.tanh(layer(row)) + layer(row))

@@ -188,3 +188,25 @@ def test_values_of_the_host_are_not_sent():
     for exchange, _ in check(plan):
         assert plan.planner.spaces[exchange.rows.arena * plan.planner.devices].kind.shape == (3,)
     assert np.all([exchange.reader >= 0 for exchange in plan.planner.exchanges])
+
+
+def test_slots_are_bounded_by_the_iterations_in_flight():
+    def slots(most: int | None) -> int:
+        @ps.function
+        def loop(x, n):
+            def body(i, a, b):
+                with ps.device("cpu:0"):
+                    a = torch.sin(a)
+                with ps.device("cpu:1"):
+                    b = torch.cos(a + b)
+                return i + 1, a, b
+
+            return ps.while_loop(lambda i, a, b: i < n, body, (0, x, x), parallel_iterations=most)[
+                2
+            ]
+
+        plan = Planned(loop, [[torch.ones(2)], [4000]])
+        return max(space.end for space in plan.planner.machine.spaces)
+
+    assert slots(2) < 2100
+    assert slots(None) > 4000
