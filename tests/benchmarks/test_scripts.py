@@ -39,6 +39,7 @@ TINY = {
     "ragged_attention": "--hidden 3 --batch 3 --vocabulary 5 --lengths 1 4 --eager",
     "granularity": "--batch 2 --hidden 3",
     "eager_map": "--batches 2 --embedding 4 --hidden 3 --similarity 2",
+    "profile_overhead": "--hidden 4 --batches 2",
 }
 
 #: A candidate of Penstock's that each table of results has a line for.
@@ -46,6 +47,7 @@ CANDIDATES = {
     "distributed_loop": "predicate",
     "plan": "levels of b+",
     "tracing": "f.map([x])",
+    "profile_overhead": "profiled",
     "recording": "a function marked @ps.unit",
     "granularity": "op",
     "eager_map": "ps.map, auto",

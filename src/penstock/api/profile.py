@@ -12,10 +12,11 @@ def profile(*, check_nan: bool = False) -> AbstractContextManager[Profile]:
     """Record the calls made inside a `with` block; results are the same as without it.
 
     The profile has `launches` (records with `block`, `rows`, `shapes`, `device`, `seconds`) in
-    order of execution, `summary()`, a table for the terminal, and `explain()`, which says what
-    limited batching. Profiles may be nested; each records what runs inside it. Launches carry names
-    that `torch.profiler` shows too. Backward passes of calls made inside are recorded as well, as
-    launches of `block.backward`.
+    order of execution, `summary()`, a table for the terminal, `explain()`, which says what limited
+    batching, `export_chrome_trace(path)` for Perfetto, and `save_html(path)`, one page with
+    pictures. Profiles may be nested; each records what runs inside it. Backward passes of calls
+    made inside are recorded as well, as launches of `block.backward`. No launch waits for its
+    device; plans are not replayed as CUDA graphs meanwhile.
 
     Arguments:
         check_nan: look at every launch, forward and backward; the first NaN is a `NanError` that
