@@ -12,7 +12,7 @@ BENCH ?=
 BIN := .venv/bin
 STAMP := .venv/penstock-setup
 
-.PHONY: setup demo test fuzz bench clean
+.PHONY: setup demo test docs fuzz bench clean
 
 setup: $(STAMP)
 
@@ -26,11 +26,15 @@ $(STAMP): pyproject.toml
 demo: setup
 	$(BIN)/penstock demo
 
-test: setup
+test: setup docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n $(WORKERS) -rs
+
+# The site is in build/site; warnings are errors.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 fuzz: setup
 	PENSTOCK_FUZZ=$(PENSTOCK_FUZZ) $(BIN)/pytest tests/properties --timeout=0 -n $(WORKERS)
