@@ -149,5 +149,8 @@ RECORDED = ("recorded_map", "recorded_calls")
 #: The ways that run no graph.
 WITHOUT_GRAPH = ("plain", "eager", "converted_eager")
 
+#: The ways that differ from `map` in what is kept for gradients only.
+ONLY_TAPED = ("swapped", "recomputed")
+
 #: The ways whose planner is no `Machine`, and cannot be looked into.
 NOT_LOOKED_INTO = ("map_native", "map_collated")

@@ -163,7 +163,9 @@ class OutsideTensors(Records):
 
 
 def _version(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
+    """How often a tensor has been changed in place; asked of torch itself, not of the recording."""
+    with torch._C.DisableTorchFunction():
+        return 0 if tensor.is_inference() else tensor._version
 
 
 def _changed(entered: Entered) -> RecordedTensorError:
