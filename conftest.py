@@ -21,7 +21,7 @@ GOLDEN = Path(__file__).parent / "tests" / "golden"
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 settings.register_profile(
-    "ci", max_examples=28, derandomize=True, deadline=None, suppress_health_check=_SLOW_IS_FINE
+    "ci", max_examples=20, derandomize=True, deadline=None, suppress_health_check=_SLOW_IS_FINE
 )
 settings.register_profile(
     "fuzz",

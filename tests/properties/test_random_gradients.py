@@ -43,7 +43,7 @@ def plain_gradients(case):
 
 
 #: Differentiated blocks take long to build: few examples, unless many are asked for.
-FEW = 16 if settings().max_examples < 100 else settings().max_examples
+FEW = 12 if settings().max_examples < 100 else settings().max_examples
 
 
 @pytest.mark.parametrize(
