@@ -47,7 +47,7 @@ def problems(count, length, device):
 
 
 def train(options, policy, budget=None):
-    """The last loss, the bytes saved for backward that were in memory, and the seconds of a step."""
+    """The last loss, the bytes that were held for backward, and the seconds of a step."""
     torch.manual_seed(0)
     model = Adder(options.hidden).to(options.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
