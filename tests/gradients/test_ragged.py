@@ -25,7 +25,7 @@ def operands():
 
 
 def padded_launches(run):
-    return [launch for launch in run.launches if launch.details.padding is not None]
+    return [launch for launch in run.launches if launch.padding is not None]
 
 
 def test_gradients_of_gradients_agree():

@@ -39,9 +39,9 @@ def trace_events(profile: Profile) -> Iterator[dict[str, Any]]:
     start = min((call.began for call in profile.calls), default=0.0)
     rows = {name: Row(name) for name in ROWS}
     events = []
-    for name, *happening in sorted(_happenings(profile), key=_by_time):
-        row = rows.setdefault(name, Row(name))
-        events.append((row, *row.place(start, *happening)))
+    for place, name, began, seconds, about in sorted(_happenings(profile), key=_by_time):
+        row = rows.setdefault(place, Row(place))
+        events.append((row, *row.place(name, began - start, seconds, about)))
     devices = sorted(set(rows) - set(ROWS))
     lanes = [(rows[name], lane) for name in (*ROWS, *devices) for lane in rows[name].lanes]
     # Numbers start with 1: 0 is the idle thread of a machine.
@@ -68,10 +68,10 @@ class Row:
         return range(len(self._open))
 
     def place(
-        self, start: float, name: str, began: float, seconds: float, about: dict[str, Any]
+        self, name: str, began: float, seconds: float, about: dict[str, Any]
     ) -> tuple[int, dict[str, Any]]:
         """The lane of something that happened, later than what was placed before, and its event."""
-        first = round(1e9 * (began - start))
+        first = round(1e9 * began)
         last = first + max(0, round(1e9 * seconds))
         lane, first = self._find_lane(first, last)
         self._open[lane].append(last)

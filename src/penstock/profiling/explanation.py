@@ -44,13 +44,13 @@ class Evidence:
     @property
     def unbatched(self) -> list[str]:
         """Operations that ran row by row."""
-        names = (name for launch in self.launches for name in launch.details.unbatched)
+        names = (name for launch in self.launches for name in launch.unbatched)
         return list(dict.fromkeys(names))
 
     @property
     def is_padded(self) -> bool:
         """Whether rows of different sizes ran together."""
-        return any(launch.details.padding is not None for launch in self.launches)
+        return any(launch.padding is not None for launch in self.launches)
 
     @property
     def is_repeated(self) -> bool:
@@ -118,7 +118,7 @@ def _row_by_row(evidence: Evidence) -> str | None:
 
 
 def _different_shapes(evidence: Evidence) -> str | None:
-    alone = [launch for launch in evidence.launches if launch.details.padding is None]
+    alone = [launch for launch in evidence.launches if launch.padding is None]
     sizes = {tuple(shape[1:] for shape in launch.shapes) for launch in alone}
     if evidence.launches[0].kind != "mixing" or len(sizes) <= 1 or evidence.is_padded:
         return None
@@ -131,9 +131,7 @@ def _different_shapes(evidence: Evidence) -> str | None:
 
 
 def _padded(evidence: Evidence) -> str | None:
-    shares = [
-        launch.details.padding for launch in evidence.launches if launch.details.padding is not None
-    ]
+    shares = [launch.padding for launch in evidence.launches if launch.padding is not None]
     if not shares:
         return None
     return (

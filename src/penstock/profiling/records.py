@@ -125,6 +125,16 @@ class LaunchRecord:
         return self.details.written_bytes
 
     @property
+    def unbatched(self) -> tuple[str, ...]:
+        """Operations on whose account the rows ran one by one."""
+        return self.details.unbatched
+
+    @property
+    def padding(self) -> float | None:
+        """How much of its sequences was padding; None where rows were of one size."""
+        return self.details.padding
+
+    @property
     def seconds(self) -> float:
         """Gathering, running and writing: on the host for a CPU, on the device for a GPU."""
         if not isinstance(self.timing, float):

@@ -59,6 +59,8 @@ class BuildingTime(threading.local):
     """What this thread has spent on building."""
 
     seconds = 0.0
+    #: How many things it is building now, one inside the other.
+    depth = 0
     #: Times the launch on a GPU that it has under way.
     watch: Watch | None = None
 
@@ -77,9 +79,11 @@ def count_trace(*, is_hit: bool) -> None:
 def building() -> Iterator[None]:
     """Time spent inside is not the time of the launch that made it necessary."""
     began = perf_counter()
+    building_time.depth += 1
     try:
         yield
     finally:
+        building_time.depth -= 1
         building_time.seconds += perf_counter() - began
         if building_time.watch is not None:
             building_time.watch.start_again()
