@@ -204,3 +204,13 @@ class WaitRecord:
     reason: str
     began: float
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRecord:
+    """A map that ran as several calls, one after the other."""
+
+    name: str
+    instances: int
+    groups: int
+    reason: str

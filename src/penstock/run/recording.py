@@ -27,6 +27,7 @@ from penstock.profiling.records import (
     CallRecord,
     PlanRecord,
     ReadRecord,
+    SplitRecord,
     WaitRecord,
 )
 from penstock.profiling.rows import Trail
@@ -93,6 +94,13 @@ def note_retrace(name: str, reason: str) -> None:
     """A program that had been traced was traced again, for this reason."""
     for profile in _profiles.get():
         profile.retraces.append(f"{name}: {reason}")
+
+
+def note_split(name: str, instances: int, groups: int, reason: str) -> None:
+    """The instances of a map ran in groups, one after the other, for this reason."""
+    if groups > 1:
+        for profile in _profiles.get():
+            profile.splits.append(SplitRecord(name, instances, groups, reason))
 
 
 @dataclass(frozen=True, slots=True)
