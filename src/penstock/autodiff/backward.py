@@ -31,6 +31,8 @@ def go_backward(ends: Ends, grads: Sequence[torch.Tensor | None]) -> Sequence[to
                 return replay_gradients(ends, grads, keep)
             return _reverse(ends, grads, keep, checks_nan)
     finally:
+        if recorder is not None:
+            recorder.tell()
         rest(ends.run)
 
 

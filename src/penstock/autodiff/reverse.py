@@ -217,8 +217,8 @@ class Reversal:
             self._run_backward(page, half)
             return
         rows = page.rows if half.index is None else len(half.index)
-        with self.taped.recorder.backward(self.taped, page.launch, rows):
-            self._run_backward(page, half)
+        work = self._run_backward, page, half
+        self.taped.recorder.backward(self.taped, page.launch, rows, *work)
 
     def _run_backward(self, page: Page, half: Half) -> None:
         for fill in half.zeros:

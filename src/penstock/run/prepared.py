@@ -29,6 +29,7 @@ from penstock.plan.schedule import (
     Unpad,
     slot_count,
 )
+from penstock.profiling.records import LaunchDetails
 from penstock.run.arenas import Arena, Mirror
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
@@ -65,6 +66,8 @@ class PreparedLaunch:
     training: dict[Hashable, Any] = field(default_factory=dict)
     #: The launch as it may be run compiled, by what it is run for; None where it cannot be.
     fused: dict[Hashable, FusedLaunch | None] = field(default_factory=dict)
+    #: What profiles tell of the launch, found when one has looked.
+    details: LaunchDetails | None = None
 
     def fused_for(
         self, run: Runner, what: Hashable, bind: Callable[[Runner], FusedLaunch | None]

@@ -216,8 +216,7 @@ class Runner:
             if self.recorder is None:
                 self._launch(step)
             else:
-                with self.recorder.launch(self, step.launch, step.instances):
-                    self._launch(step)
+                self.recorder.launch(self, step, self._launch)
         elif isinstance(step, PreparedStore):
             self._store(step)
         elif isinstance(step, PreparedCopy):

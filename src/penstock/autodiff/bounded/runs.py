@@ -21,7 +21,7 @@ from penstock.run.arenas import Arena
 from penstock.run.memory.exhaustion import is_out_of_memory
 from penstock.run.memory.policy import Policy
 from penstock.run.prepared import Prepared, PreparedLaunch
-from penstock.run.recording import Built
+from penstock.run.recording import building_time
 
 
 class Layout(NamedTuple):
@@ -72,10 +72,10 @@ class Bounded(Taping):
 
     def _step(self, step: Prepared) -> list[Array] | None:
         self.strategy.before(self, step)
-        count, built, began = len(self.tape.entries), Built.seconds, perf_counter()
+        count, built, began = len(self.tape.entries), building_time.seconds, perf_counter()
         answer = self._step_or_relieve(step)
         if len(self.tape.entries) > count:
-            seconds = perf_counter() - began - (Built.seconds - built)
+            seconds = perf_counter() - began - (building_time.seconds - built)
             self.strategy.after(self, step, self.tape.entries[-1], seconds)
         return answer
 

@@ -130,7 +130,7 @@ class Swapping:
     def explain(self) -> str:
         """What was done, in words."""
         sent = f"{self.store.sent} copies ({in_words(self.store.sent_bytes)})"
-        return f"Memory ({self.policy}): {sent} of saved values were made outside of memory."
+        return f"Memory ({self.policy}): {sent} of saved values left memory until backward."
 
 
 class Recomputing(Swapping):
