@@ -9,9 +9,7 @@ import torch
 
 import penstock as ps
 
-#: A block that begins with a move to a GPU gives its rows on the host.
-_FAILING = pytest.mark.xfail(strict=True, reason="programs of which a part runs on a GPU")
-pytestmark = [pytest.mark.gpu, _FAILING]
+pytestmark = pytest.mark.gpu
 
 WIDTH = 16
 
