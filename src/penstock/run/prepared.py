@@ -172,6 +172,16 @@ def prepare_receipt(run: Runner, item: Copy, values: torch.Tensor) -> PreparedCo
     return PreparedCopy(item, lambda run: values, _put(target, item.target, is_joined=True))
 
 
+def prepare_fetch(run: Runner, source: Span | Picks) -> FetchTensor:
+    """Find the values of slots, for another process."""
+    return _gather(run.arena(source.arena), source._replace(length=None))
+
+
+def prepare_put(run: Runner, target: Span | Picks) -> Put:
+    """Where values of another process go; several may make up one of the target."""
+    return _put(run.arena(target.arena), target, is_joined=True)
+
+
 def prepare_pad(run: Runner, item: Pad) -> PreparedPadding:
     """Find the elements of sequences, and their places among the padded ones."""
     source, target = run.arena(item.source.arena), run.arena(item.target.arena)

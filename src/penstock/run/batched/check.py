@@ -58,7 +58,7 @@ def _disagreement_at(
             break
         arguments = _arguments(inputs, point, examples, draw)
         try:
-            with _OnHost():
+            with _OnHost():  # type: ignore[no-untyped-call]
                 expected = rows_one_by_one(function, inputs, point[ROWS], arguments)
         except Exception as error:  # the user's function may raise anything on made-up inputs
             log.debug("batched form not compared at %s: %s", dict(point), error)
@@ -69,7 +69,7 @@ def _disagreement_at(
     return verdicts[-1] if verdicts else None
 
 
-class _OnHost(TorchDispatchMode):
+class _OnHost(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Operations that name a device make their results on the CPU."""
 
     def __torch_dispatch__(
