@@ -65,25 +65,26 @@ class Placing(Run):
         self.transport.digest.restart(b"call")
         plans, key = plans_of(self.executable), inputs.digest(limits, WINDOW)
         plan = (None if plans is None else plans.find(key)) or PlacedPlan()
+        course = Course(self, plan, inputs, limits)
+        install_inputs(self, columns, plan.adopted)
+        self._follow(course)
         with self.transport.guarded(f"call {self.call}"):
-            course = Course(self, plan, inputs, limits)
-            install_inputs(self, columns, plan.adopted)
-            self._follow(course)
             self._spread_results()
             self.transport.finish()
         if plans is not None:
             plans.keep(key, plan, plan.size)
 
     def _follow(self, course: Course) -> None:
-        """Carry out stage after stage."""
+        """Carry out stage after stage. What the planner finds wrong, it finds on every rank."""
         answer: list[Array] | None = None
         while (stage := course.next(answer)) is not None:
             self.transport.digest.value = stage.digest
-            self._grow(stage.growth)
-            if stage.turns is None:
-                answer = self._take_first(stage, course.window)
-            else:
-                answer = self._take(stage.turns)
+            with self.transport.guarded(f"call {self.call}"):
+                self._grow(stage.growth)
+                if stage.turns is None:
+                    answer = self._take_first(stage, course.window)
+                else:
+                    answer = self._take(stage.turns)
             if stage.outcome is not None:
                 self.outcome = stage.outcome
 
