@@ -1,5 +1,6 @@
 """One rank of two that run programs of the table, with every other torch call on the other rank,
 and programs that users have placed.
+
 Prints one line of JSON for each program: what differs from plain Python, if anything does.
 """
 
