@@ -94,11 +94,11 @@ class Holdings:
         made = Holding(len(tensors))
         lying = Extensions(tensors)
         places = lying.sizes.keys()
-        if not lying.sparse and places.isdisjoint(lent) and places.isdisjoint(shared):
-            if 0 not in places and len({tensor.device for tensor in tensors}) == 1:
-                parcel = self.store.put(list(tensors), sum(lying.sizes.values()))
-                made.parts.append(Part(parcel, range(len(tensors))))
-                return made
+        is_own = 0 not in places and places.isdisjoint(lent) and places.isdisjoint(shared)
+        if is_own and not lying.sparse and len({tensor.device for tensor in tensors}) == 1:
+            parcel = self.store.put(list(tensors), sum(lying.sizes.values()))
+            made.parts.append(Part(parcel, range(len(tensors))))
+            return made
         return self._hold_apart(made, tensors, lying.places, lent, shared)
 
     def _hold_apart(

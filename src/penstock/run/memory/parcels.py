@@ -1,9 +1,9 @@
 """Parcels: tensors that leave memory together and come back as they were.
 
 What travels are whole storages, so that views of one storage stay views of one, with the strides
-that they had: kernels that read them give the same bits. How tensors lie in their storages is looked
-at when they are sent: one that never leaves costs next to nothing. A parcel is here, away (a copy
-of its bytes is elsewhere), or on its way back.
+that they had: kernels that read them give the same bits. How tensors lie in their storages is
+looked at when they are sent: one that never leaves costs next to nothing. A parcel is here, away (a
+copy of its bytes is elsewhere), or on its way back.
 """
 
 from __future__ import annotations
