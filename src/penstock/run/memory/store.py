@@ -46,8 +46,12 @@ class Store:
 
     def __init__(self, budget: int | None) -> None:
         self.budget = budget
+        #: The part of it over which parcels are sent.
+        self.early = EARLY
         #: Bytes that are here or on their way back, now and at most.
         self.bytes = self.peak = 0
+        #: Bytes that were taken in all.
+        self.taken = 0
         #: Bytes that were sent in all, and parcels.
         self.sent_bytes = self.sent = 0
         #: Bytes of values outside of the store that share its budget.
@@ -77,6 +81,7 @@ class Store:
         """
         made = Parcel(size, tensors[0].device, tensors)
         self._count += 1
+        self.taken += size
         self._add(made)
         self._unsent[made] = None
         self._send_early()
@@ -99,7 +104,7 @@ class Store:
         """Start to send the oldest parcels, to be away when the budget is used up."""
         if self.budget is None:
             return
-        room = EARLY * (self.budget - self.beside)
+        room = self.early * (self.budget - self.beside)
         while self._unsent and self.bytes - self._copied > room:
             oldest = next(iter(self._unsent))
             if self.instead is None or not self.instead(oldest):
