@@ -106,7 +106,8 @@ class CallEnds:
 
     def _way(self, grads: Sequence[torch.Tensor | None]) -> Hashable:
         flowing = zip(self.made.flowing, grads, strict=True)
-        return self.run.wires, tuple(place for place, grad in flowing if grad is not None)
+        places = tuple(place for place, grad in flowing if grad is not None)
+        return self.run.wires, self.run.saves_rows, places
 
     # ---- gradients -------------------------------------------------------------------------------
 

@@ -88,6 +88,9 @@ class Executable:
         self.templates = Templates(self._devices())
         #: Wires through which gradients flow, by the inputs and captures that ask for them.
         self.differentiable: dict[object, Any] = {}
+        #: What calls have saved for backward passes, by these wires; made and looked up by
+        #: `penstock.autodiff`.
+        self.saved: dict[object, Any] = {}
 
     def _add_padded(self) -> dict[int, PaddedBlock]:
         mixing = [k for k, block in enumerate(self.blocks) if block.is_mixing]

@@ -64,6 +64,8 @@ class PreparedLaunch:
     function: BatchFunction | None = None
     #: What `penstock.autodiff` has found out about the launch, likewise, by what is asked of it.
     training: dict[Hashable, Any] = field(default_factory=dict)
+    #: Operands that lie in inputs and need not be saved, likewise.
+    lent: dict[Hashable, Any] = field(default_factory=dict)
     #: The launch as it may be run compiled, by what it is run for; None where it cannot be.
     fused: dict[Hashable, FusedLaunch | None] = field(default_factory=dict)
     #: What profiles tell of the launch, found when one has looked.
