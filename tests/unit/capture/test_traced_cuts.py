@@ -61,6 +61,13 @@ def test_one_element_of_an_empty_sequence_is_refused_where_one_was_traced() -> N
     torch.testing.assert_close(traced.map([x5, x3]), [x5[:1] * 2, x3[:1] * 2])
 
 
+def test_a_narrowing_beyond_the_end_is_an_error_as_in_torch() -> None:
+    traced = function(lambda x: x.narrow(0, 1, 3).sum())
+    torch.testing.assert_close(traced.map([x5, x5[1:]]), [x5[1:4].sum(), x5[2:].sum()])
+    with pytest.raises(RuntimeError, match="exceeds dimension size"):
+        traced.map([x5, x3])
+
+
 def test_equal_bounds_of_equal_dimensions_are_one_size() -> None:
     traced = function(lambda x, n, i: (x[n[i] : n[i + 1]], (x + 1)[n[i] : n[i + 1]]))
     first, second = cut_shapes(entry_of(traced, x5, torch.tensor([1, 3, 4]), 0))
