@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from penstock.autodiff.versions import versions_of
 from penstock.ir.graph import Context, Wire
 from penstock.passes.differentiable import find_differentiable
 from penstock.plan.schedule import Integers
@@ -59,6 +60,11 @@ class DifferentiableCall:
     flowing: list[tuple[int, int | None]] = field(default_factory=list)
     #: The instances that a backward pass is about, where those of others get zeros; None: all.
     reached: Integers | None = None
+    #: For each column the versions of its tensors before the forward run.
+    versions: list[list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.versions = list(map(versions_of, self.columns))
 
     @property
     def run(self) -> TapedRun:
