@@ -21,6 +21,7 @@ from penstock.autodiff.forms import Form, training_form
 from penstock.autodiff.joint import Pattern, TrainingForm
 from penstock.autodiff.lent_rows import find_lent
 from penstock.autodiff.opaque import KeptGraph, launch_kept
+from penstock.autodiff.versions import check_version, version_of
 from penstock.ir.graph import Wire
 from penstock.plan.schedule import Copy, Integers, Launch, Pad, Store, Unpad
 from penstock.run.batched.emit import BatchFunction
@@ -390,18 +391,3 @@ class TapedRun(Taping, Run):
             results = tuple(k for k, wire in enumerate(node.outputs) if wire in self.wires)
             self.known_flows[number] = operands, results
         return self.known_flows[number]
-
-
-def version_of(values: torch.Tensor) -> int:
-    """How often a tensor has been changed in place; tensors made in inference mode do not count."""
-    return 0 if values.is_inference() else values._version
-
-
-def check_version(values: torch.Tensor, version: int) -> None:
-    """Raise torch's error if a tensor has been changed in place."""
-    if version_of(values) != version:
-        raise RuntimeError(
-            "one of the variables needed for gradient computation has been modified by an "
-            f"inplace operation: [{values.type()} {list(values.shape)}] is at version "
-            f"{values._version}; expected version {version} instead."
-        )

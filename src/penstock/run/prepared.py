@@ -33,6 +33,7 @@ from penstock.profiling.records import LaunchDetails
 from penstock.run.arenas import Arena, Mirror
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
+from penstock.run.faults import sizes_as_traced
 from penstock.run.fused.binding import FusedLaunch, bind_launch
 from penstock.run.fused.indices import Indices
 from penstock.run.padder import Padder
@@ -107,8 +108,11 @@ class PreparedLaunch:
             targets = self.launch.targets
             with torch.inference_mode(False):
                 self.puts = tuple(_target(run, self.block, target) for target in targets)
-        for put, values in zip(self.puts, outputs, strict=True):
-            put(run, values)
+        try:
+            for put, values in zip(self.puts, outputs, strict=True):
+                put(run, values)
+        except RuntimeError as error:
+            raise sizes_as_traced(error, self.block, outputs) from None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

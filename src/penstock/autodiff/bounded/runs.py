@@ -22,7 +22,8 @@ from penstock.autodiff.bounded.predicting import (
     find_ways,
 )
 from penstock.autodiff.bounded.segments import Segment, is_repeatable, lent_ranges
-from penstock.autodiff.tape import Page, Tape, TapedRun, Taping, check_version, version_of
+from penstock.autodiff.tape import Page, Tape, TapedRun, Taping
+from penstock.autodiff.versions import check_version, version_of
 from penstock.calls.autocast import OFF, autocast_as
 from penstock.plan.schedule import Array, Kind, Shared
 from penstock.run.arenas import Arena

@@ -18,7 +18,8 @@ from penstock.autodiff.bounded.segments import (
     SegmentStep,
     lent_ranges,
 )
-from penstock.autodiff.tape import Entry, Page, version_of
+from penstock.autodiff.tape import Entry, Page
+from penstock.autodiff.versions import version_of
 from penstock.plan.schedule import Picks, Span
 from penstock.run.memory.holdings import Holding, Holdings
 from penstock.run.memory.parcels import storage_sizes
