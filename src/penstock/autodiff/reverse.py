@@ -10,7 +10,6 @@ the way back that one pass has found serves later ones.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -172,14 +171,24 @@ class Reversal:
 
     def _reverse_launch(self, page: Page) -> tuple[Half, ...]:
         rows = page.launch.rows
-        held = {k: self._rows_held(page.launch.targets[k], rows) for k in page.results}
-        if all(mask is None for mask in held.values()):
+        masks = {k: self._rows_held(page.launch.targets[k], rows) for k in page.results}
+        held = {k: mask for k, mask in masks.items() if mask is not None}
+        if not held:
             return ()
-        return tuple(self._half(page, *chosen) for chosen in _patterns(held, rows, page.form))
+        partial = [k for k, mask in held.items() if not mask.all()]
+        if not partial:
+            return (self._half(page, tuple(held), None, ()),)
+        found = _patterns(held, rows, page.form)
+        return tuple(self._half(page, *chosen, partial) for chosen in found)
 
-    def _half(self, page: Page, pattern: tuple[int, ...], index: Integers | None) -> Half:
-        """The backward half of some rows, and what becomes of its results, if that is known."""
-        zeros = tuple(fill for k in pattern for fill in self._zeros(page, k, index))
+    def _half(
+        self, page: Page, pattern: Pattern, index: Integers | None, partial: Sequence[int]
+    ) -> Half:
+        """The backward half of some rows, and what becomes of its results, if that is known; some
+        rows lack a cotangent of the `partial` ones.
+        """
+        lacking = (k for k in pattern if k in partial)
+        zeros = tuple(fill for k in lacking for fill in self._zeros(page, k, index))
         half = Half(pattern, index, zeros)
         if isinstance(page.form, TrainingForm):
             places = page.form.backward(pattern).gradients
@@ -253,12 +262,22 @@ class Reversal:
         self._bind(page, half)
         return half.fused is not None and half.fused.run(self, page)
 
-    def collect(self, key: object, wire: int, how: Contraction, factors: Sequence[Any]) -> None:
-        """Factors of a weight gradient go to the window of their block and operand."""
+    def collect(
+        self,
+        key: object,
+        wire: int,
+        how: Contraction,
+        factors: Sequence[torch.Tensor],
+        *,
+        is_own: bool,
+    ) -> None:
+        """Factors of a weight gradient go to the window of their block and operand; `is_own`:
+        nobody writes to their memory.
+        """
         found = self.windows.get(key)
         if found is None:
             found = self.windows[key] = wire, Window(how)
-        gradient = found[1].add(tuple(map(self._owned, factors)))
+        gradient = found[1].add(tuple(factors if is_own else map(self._owned, factors)))
         if gradient is not None:
             self.add_uniform(wire, gradient)
 
@@ -291,7 +310,7 @@ class Reversal:
         """Finds the slots of some rows of an operand or a target on its device."""
         device = self.arena(source.arena).device
         if index is None:
-            return page.indices.of(source, device)
+            return (page.indices or self.indices).of(source, device)
         return self.indices.wait(as_array(row_slots(source, page.rows, index)), device)
 
 
@@ -327,22 +346,21 @@ def _with_rows(rows: int, results: Sequence[torch.Tensor | None]) -> list[torch.
 
 
 def _patterns(
-    held: dict[int, npt.NDArray[np.bool_] | None], rows: int, form: Form | None
+    masks: dict[int, npt.NDArray[np.bool_]], rows: int, form: Form | None
 ) -> Iterator[tuple[Pattern, Integers | None]]:
     """The rows with each set of results that have cotangents; None stands for all rows."""
-    masks = {k: mask for k, mask in held.items() if mask is not None}
-    if all(mask.all() for mask in masks.values()):
-        yield tuple(masks), None
-        return
+    widest = tuple(masks)
     code = np.zeros(rows, np.int64)
     for bit, mask in enumerate(masks.values()):
         code |= mask.astype(np.int64) << bit
-    widest = tuple(masks)
     groups: dict[Pattern, list[int]] = {}
-    for number in np.unique(code[code > 0]).tolist():
-        pattern = tuple(k for bit, k in enumerate(masks) if number >> bit & 1)
+    counts = np.bincount(code, minlength=1 << len(widest))
+    for number in np.flatnonzero(counts[1:]).tolist():
+        pattern = tuple(k for bit, k in enumerate(masks) if number + 1 >> bit & 1)
         is_joined = isinstance(form, TrainingForm) and form.takes_zeros(widest, pattern)
-        groups.setdefault(widest if is_joined else pattern, []).append(number)
+        groups.setdefault(widest if is_joined else pattern, []).append(number + 1)
     for pattern, numbers in groups.items():
-        chosen = np.isin(code, numbers)
-        yield pattern, None if chosen.all() else np.flatnonzero(chosen)
+        if counts[numbers].sum() == rows:
+            yield pattern, None
+        else:
+            yield pattern, np.flatnonzero(np.isin(code, numbers))

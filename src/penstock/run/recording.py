@@ -124,17 +124,17 @@ def current_recorder() -> Recorder | None:
     return Recorder(()) if torch_profiles() else None
 
 
-@contextmanager
 def recorded_call(
     name: str, instances: int, graph: Graph | None = None, program: Program | None = None
-) -> Iterator[CallRecorder | None]:
+) -> AbstractContextManager[CallRecorder | None]:
     """A call or scope that is recorded if somebody looks."""
     recorder = current_recorder()
     if recorder is None:
-        yield None
-        return
-    with recorder.call(name, instances, graph, program) as call:
-        yield call
+        return _NOBODY
+    return recorder.call(name, instances, graph, program)
+
+
+_NOBODY: AbstractContextManager[None] = nullcontext()
 
 
 #: Records a launch that has ended, from its device and timing.
