@@ -70,5 +70,8 @@ def seed(ends: Ends, reversal: Reversal, grads: Sequence[torch.Tensor | None]) -
         rows = grad.reshape(len(slots), *reversal.extents[number][0].shape)
         by_arena.setdefault(number, []).append((slots, rows))
     for number, parts in by_arena.items():
+        if len(parts) == 1:
+            reversal.arena(number).accumulate(*parts[0])
+            continue
         slots = np.concatenate([slots for slots, _ in parts])
         reversal.arena(number).accumulate(slots, torch.cat([rows for _, rows in parts]))
