@@ -18,11 +18,11 @@ import torch
 
 from penstock.autodiff.additions import find_additions, row_slots
 from penstock.autodiff.contract import Contraction, Window
-from penstock.autodiff.forms import Form
 from penstock.autodiff.fused_half import bind_half
 from penstock.autodiff.gradients import GradientArena, add_gradients, as_array, as_slots
-from penstock.autodiff.joint import Pattern, TrainingForm
+from penstock.autodiff.joint import TrainingForm
 from penstock.autodiff.padding import reverse_padding
+from penstock.autodiff.patterns import patterns
 from penstock.autodiff.tape import Entry, Page, Taping
 from penstock.autodiff.way_back import CopyBack, Fetch, Fill, Half, Move, WayBack
 from penstock.plan.schedule import (
@@ -175,7 +175,7 @@ class Reversal:
         held = {k: self._rows_held(page.launch.targets[k], rows) for k in page.results}
         if all(mask is None for mask in held.values()):
             return ()
-        return tuple(self._half(page, *chosen) for chosen in _patterns(held, rows, page.form))
+        return tuple(self._half(page, *chosen) for chosen in patterns(held, rows, page.form))
 
     def _half(self, page: Page, pattern: tuple[int, ...], index: Integers | None) -> Half:
         """The backward half of some rows, and what becomes of its results, if that is known."""
@@ -217,8 +217,8 @@ class Reversal:
             self._run_backward(page, half)
             return
         rows = page.rows if half.index is None else len(half.index)
-        with self.taped.recorder.backward(self.taped, page.launch, rows):
-            self._run_backward(page, half)
+        work = self._run_backward, page, half
+        self.taped.recorder.backward(self.taped, page.launch, rows, *work)
 
     def _run_backward(self, page: Page, half: Half) -> None:
         for fill in half.zeros:
@@ -324,25 +324,3 @@ def _with_rows(rows: int, results: Sequence[torch.Tensor | None]) -> list[torch.
     """The results that have a row for each row of the launch."""
     made = [values for values in results if values is not None]
     return [values for values in made if values.dim() and values.shape[0] == rows]
-
-
-def _patterns(
-    held: dict[int, npt.NDArray[np.bool_] | None], rows: int, form: Form | None
-) -> Iterator[tuple[Pattern, Integers | None]]:
-    """The rows with each set of results that have cotangents; None stands for all rows."""
-    masks = {k: mask for k, mask in held.items() if mask is not None}
-    if all(mask.all() for mask in masks.values()):
-        yield tuple(masks), None
-        return
-    code = np.zeros(rows, np.int64)
-    for bit, mask in enumerate(masks.values()):
-        code |= mask.astype(np.int64) << bit
-    widest = tuple(masks)
-    groups: dict[Pattern, list[int]] = {}
-    for number in np.unique(code[code > 0]).tolist():
-        pattern = tuple(k for bit, k in enumerate(masks) if number >> bit & 1)
-        is_joined = isinstance(form, TrainingForm) and form.takes_zeros(widest, pattern)
-        groups.setdefault(widest if is_joined else pattern, []).append(number)
-    for pattern, numbers in groups.items():
-        chosen = np.isin(code, numbers)
-        yield pattern, None if chosen.all() else np.flatnonzero(chosen)
