@@ -16,6 +16,7 @@ from penstock.api.printing import print_tensor as print
 from penstock.api.profile import profile
 from penstock.api.sequences import foldl, foldr, map_fn, scan
 from penstock.capture.tensor_array import TensorArray
+from penstock.distributed.joining import join_processes
 from penstock.distributed.processes import process_group
 from penstock.errors import PenstockWarning
 
@@ -37,6 +38,7 @@ __all__ = [
     "foldl",
     "foldr",
     "function",
+    "join_processes",
     "map",
     "map_fn",
     "memory",

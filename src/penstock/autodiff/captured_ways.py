@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from penstock.autodiff.reverse import Reversal
-from penstock.autodiff.tape import Entry, Page, TapedRun, check_version
+from penstock.autodiff.tape import Entry, Page, TapedRun
+from penstock.autodiff.versions import check_version
 from penstock.autodiff.way_back import WayBack
 from penstock.run.capturing import capture
 

@@ -18,7 +18,8 @@ from penstock.autodiff.bounded.segments import (
     SegmentStep,
     lent_ranges,
 )
-from penstock.autodiff.tape import Entry, Page, version_of
+from penstock.autodiff.tape import Entry, Page
+from penstock.autodiff.versions import version_of
 from penstock.plan.schedule import Picks, Span
 from penstock.run.memory.holdings import Holding, Holdings
 from penstock.run.memory.parcels import storage_sizes
@@ -97,12 +98,13 @@ class Swapping:
         """Give a page its values."""
         holding = self.pages.get(page)
         if holding is not None:
-            saved = self.holdings.fetch(holding)
-            page.saved = saved
-            page.versions = tuple(
-                page.versions[k] if k in holding.lent else version_of(values)
-                for k, values in enumerate(saved)
-            )
+            was_away = not holding.is_here
+            page.saved = list(self.holdings.fetch(holding))
+            if was_away:
+                page.versions = tuple(
+                    page.versions[k] if k in holding.lent else version_of(values)
+                    for k, values in enumerate(page.saved)
+                )
 
     def is_away(self, page: Page) -> bool:
         """Whether the values of a page have yet to come."""
@@ -318,6 +320,8 @@ def bytes_of(tensors: Sequence[torch.Tensor], lent: frozenset[int]) -> int:
 
 def shared_operands(run: Bounded, step: PreparedLaunch) -> dict[int, torch.Tensor]:
     """Tensors that a launch has read as a whole, which others may read too."""
+    if not any(arena.is_held for arena in run.arenas):
+        return {}
     made = {target.arena for target in step.launch.targets}
     numbers = {
         operand.arena
