@@ -14,6 +14,7 @@ import penstock as ps
 from penstock.plan.limits import limits
 from penstock.plan.planners import planning
 from penstock.run.native.choice import native_loops
+from tests.fused import poured_without_graphs
 from tests.placing import placed_in_turn, slow_device
 from tests.semantics.table import Case
 
@@ -75,6 +76,12 @@ def run_map_partitioned(case: Case) -> list[Any]:
         return run_map(case)
 
 
+def run_map_poured(case: Case) -> list[Any]:
+    """All instances at once, in a template that has room for more."""
+    with poured_without_graphs():
+        return run_map(case)
+
+
 def run_swapped(case: Case) -> list[Any]:
     """All instances at once; hardly anything that backward needs may stay in memory."""
     with ps.memory("swap", budget=600):
@@ -131,6 +138,7 @@ WAYS: dict[str, Way] = {
     "map_native": run_map_native,
     "map_collated": run_map_collated,
     "map_partitioned": run_map_partitioned,
+    "map_poured": run_map_poured,
     "swapped": run_swapped,
     "recomputed": run_recomputed,
     "converted_eager": run_converted_eager,

@@ -11,6 +11,7 @@ from penstock.autodiff.anomalies import place_of
 from penstock.autodiff.bounded.reversal import rest, reversal_of
 from penstock.autodiff.captured_ways import replay_way
 from penstock.autodiff.ends import Ends
+from penstock.autodiff.poured import go_poured_way
 from penstock.autodiff.replay import replay_gradients
 from penstock.autodiff.reverse import NanFound, Reversal
 from penstock.autodiff.torch_engine import keeps_graph, looks_for_nan, without_modes
@@ -36,8 +37,12 @@ def go_backward(ends: Ends, grads: Sequence[torch.Tensor | None]) -> Sequence[to
 def _reverse(
     ends: Ends, grads: Sequence[torch.Tensor | None], keep: bool, checks_nan: bool
 ) -> list[torch.Tensor | None]:
-    reversal = reversal_of(ends.run, keep, checks_nan)
     with torch.no_grad():
+        if not keep and not checks_nan:
+            found = go_poured_way(ends, lambda own: seed(ends, own, grads))
+            if found is not None:
+                return ends.gradients(found)
+        reversal = reversal_of(ends.run, keep, checks_nan)
         known = ends.known_way(grads)
         if known is not None and not keep and not checks_nan:
             replayed = replay_way(ends, known, lambda own: seed(ends, own, grads))

@@ -77,8 +77,12 @@ class CallEnds:
     def __init__(self, made: DifferentiableCall) -> None:
         self.made = made
         self.run = made.run
-        self.entries = made.run.tape.entries
         self.tensors = made.tensors
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """The tape."""
+        return self.run.tape.entries
 
     def cotangents(self, grads: Sequence[torch.Tensor | None]) -> list[Located]:
         """The cotangents of outputs, where there are any."""

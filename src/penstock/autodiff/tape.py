@@ -23,6 +23,7 @@ from penstock.autodiff.opaque import KeptGraph, launch_kept
 from penstock.autodiff.versions import check_version, version_of
 from penstock.ir.graph import Wire
 from penstock.plan.schedule import Copy, Integers, Launch, Pad, Store, Unpad
+from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
 from penstock.run.engine import Run
 from penstock.run.fused.binding import FusedLaunch, bind_launch
@@ -251,6 +252,22 @@ class Taping(Runner):
             super()._bind_ahead(step)
         elif step.block.is_hot("forward"):
             step.fused_for(self, asked, lambda run: self._bind(step, *asked))
+
+    def half_of(self, number: int) -> tuple[BatchFunction, str, int] | None:
+        """The forward half of a block where gradients are asked for."""
+        operands, results = self.flows(number)
+        if not operands or not results:
+            return super().half_of(number)
+        form = self.whole_form(number)
+        return None if form is None else (form.forward, "forward", len(form.saved))
+
+    def whole_form(self, number: int) -> TrainingForm | None:
+        """The form of a block that is launched whole, for what carries gradients."""
+        block = self.blocks[number]
+        if block.plain_function() is None:
+            return None
+        form = training_form(block, (), *self.flows(number))
+        return form if isinstance(form, TrainingForm) else None
 
     def _bind(
         self, step: PreparedLaunch, operands: Sequence[int], results: Sequence[int]

@@ -62,6 +62,11 @@ class FusedLaunch:
             return None
         return run_compiled(compiled, [find(where) for find in self.finds], self.form.name)
 
+    def run_anyhow(self, where: Any) -> Sequence[torch.Tensor]:
+        """Do the launch, by the same code uncompiled where it must be."""
+        given = self.run(where)
+        return self.form.code.run(*(find(where) for find in self.finds)) if given is None else given
+
 
 def run_compiled(
     compiled: Compiled, tensors: list[torch.Tensor], name: str
