@@ -15,7 +15,8 @@ import torch
 
 from penstock.autodiff.poured_way import PouredWay
 from penstock.autodiff.reverse import Reversal
-from penstock.autodiff.tape import Entry, Page, Tape, TapedRun, check_version
+from penstock.autodiff.tape import Entry, Page, Tape, TapedRun
+from penstock.autodiff.versions import check_version
 from penstock.plan.schedule import Integers, Launch
 from penstock.run.templates.template import Poured
 

@@ -81,11 +81,7 @@ class Page:
         """
         chosen = slice(None) if index is None else index
         if self.consumed is not None and self.consumed[chosen].any():
-            raise RuntimeError(
-                "Trying to backward through the graph a second time (or directly access saved "
-                "tensors after they have already been freed). Specify retain_graph=True if you "
-                "need to backward through the graph a second time."
-            )
+            raise second_backward()
         if is_last:
             if self.consumed is None:
                 self.consumed = np.zeros(self.rows, np.bool_)
@@ -154,6 +150,15 @@ class Page:
         assert self.form is not None
         where = torch.from_numpy(index).to(values.device, non_blocking=True)
         return self.form.saved[position].select(values, self.rows, where)
+
+
+def second_backward() -> RuntimeError:
+    """The error of torch about values that are gone."""
+    return RuntimeError(
+        "Trying to backward through the graph a second time (or directly access saved "
+        "tensors after they have already been freed). Specify retain_graph=True if you "
+        "need to backward through the graph a second time."
+    )
 
 
 #: One step of a tape.
