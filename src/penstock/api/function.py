@@ -21,33 +21,26 @@ from penstock.api.columns import (
     Batch,
     Collected,
     Spread,
-    as_tensor,
     many_instances,
     one_instance,
 )
-from penstock.api.instances import (
-    common_count,
-    naming_instance,
-)
+from penstock.api.eager_calls import call_eagerly, map_eagerly, plain_arguments
+from penstock.api.instances import common_count
 from penstock.api.markers import Shared
 from penstock.api.memory import memory as Memory
 from penstock.api.memory import policy_of
-from penstock.api.outputs import check_form, in_form, in_form_of_values
+from penstock.api.outputs import check_form, in_form
 from penstock.api.program_steps import record_program
-from penstock.api.refusals import (
-    check_depth,
-    check_traceable,
-)
+from penstock.api.refusals import check_depth, check_traceable
 from penstock.api.runs import Runs
 from penstock.api.traces import Entry, Traces
 from penstock.calls.structure import map_leaves
-from penstock.capture import eager_keys
 from penstock.capture.active import active_tracer, state
 from penstock.capture.lazy.active import active_scope
 from penstock.capture.lazy.scope import Scope
 from penstock.capture.leaves import as_values
 from penstock.capture.signatures import Callee
-from penstock.capture.static import Static, is_static
+from penstock.capture.static import Static
 from penstock.ir.program import Program
 from penstock.run.recording import profiling
 from penstock.run.seeds import Seed
@@ -88,7 +81,7 @@ class Function:
         if tracer is not None:
             return tracer.call(self._callee, args, kwargs)
         if state.eager:
-            return self._call_eagerly(args, kwargs, Seed(), 0)
+            return call_eagerly(self._callee, args, kwargs, Seed(), 0)
         scope = active_scope()
         if scope is not None:
             return self._call_recorded(scope, args, kwargs)
@@ -114,7 +107,7 @@ class Function:
         """
         check_form(out)
         if state.eager:
-            return self._map_eagerly(as_columns(columns), out, shared)
+            return map_eagerly(self._callee, as_columns(columns), out, shared)
         if len(columns) == 1 and isinstance(columns[0], CollatedBatch):
             collated = columns[0]
             with shipped_plans(collated.plans):
@@ -228,23 +221,17 @@ class Function:
         columns = as_columns(columns)
         count = common_count(columns)
         if state.eager or not count:
-            results: list[Any] = self._map_eagerly(columns, "list", shared, returns_errors=True)
+            results: list[Any] = map_eagerly(
+                self._callee, columns, "list", shared, returns_errors=True
+            )
             return results
         batch = self._bind_columns(columns, shared, count)
         return self._runs.rows_or_errors(batch, Seed())
 
-    def _call_eagerly(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], seed: Seed, number: int
-    ) -> Any:
-        plain_args, plain_kwargs = map_leaves(_eager_leaf, self._callee.bind(args, kwargs))
-        with eager_keys.instance(seed, number):
-            returned = self._callee.function(*plain_args, **plain_kwargs)
-        return as_values(returned, f"{self._name}: what the function returns", "result")
-
     def _call_recorded(self, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call in eager code that is recorded: one step, or as many as its own code makes."""
         bound = self._callee.bind(args, kwargs)
-        plain_args, plain_kwargs = map_leaves(_eager_leaf, bound)
+        plain_args, plain_kwargs = plain_arguments(bound)
         as_program = functools.partial(self._record_program, scope, *bound)
         is_step, returned = scope.units.on_function(
             self.__wrapped__, self._instance, plain_args, plain_kwargs, as_program
@@ -267,31 +254,6 @@ class Function:
         if not is_step:
             self._traces.note_unrecorded(batch)
         return is_step, returned
-
-    def _map_eagerly(
-        self,
-        columns: Sequence[Any],
-        out: str,
-        shared: dict[str, Any],
-        *,
-        returns_errors: bool = False,
-    ) -> Any:
-        count = common_count(columns)
-        rows = [
-            [c if isinstance(c, Shared | Static) else c[number] for c in columns]
-            for number in range(count)
-        ]
-        results: list[Any] = []
-        seed = Seed()
-        for number, row in enumerate(rows):
-            try:
-                with naming_instance(number if count > 1 else None, self._name):
-                    results.append(self._call_eagerly(tuple(row), shared, seed, number))
-            except Exception as error:
-                if not returns_errors:
-                    raise
-                results.append(error)
-        return in_form_of_values(out, results)
 
 
 @overload
@@ -357,8 +319,3 @@ def _traces_of(instance: Any, name: str) -> Traces:
 
 def _own_leaf(leaf: Any) -> Any:
     return leaf.value if isinstance(leaf, Shared) else leaf
-
-
-def _eager_leaf(leaf: Any) -> Any:
-    value = leaf.value if isinstance(leaf, Shared | Static) else leaf
-    return value if isinstance(leaf, Static) or is_static(value) else as_tensor(value, "argument")
