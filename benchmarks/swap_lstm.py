@@ -127,8 +127,9 @@ def terms(trials: Mapping[int, Mapping[str, Trial | None]], options: argparse.Na
 
 def saved_bytes(length: int, options: argparse.Namespace) -> int:
     """Bytes that keeping saves: four gates, tanh of c, c, and the operand of the product."""
-    floats = 6 * options.hidden + options.hidden + options.inputs
-    return 4 * length * options.batch * floats
+    floats: int = 6 * options.hidden + options.hidden + options.inputs
+    rows: int = length * options.batch
+    return 4 * rows * floats
 
 
 def measure(options: argparse.Namespace) -> Iterator[Figures]:

@@ -54,7 +54,11 @@ class Function:
     """A Python function that runs as a program. Made by `ps.function`."""
 
     def __init__(
-        self, fn: Callable[..., Any], options: dict[str, Any], instance: Any = None
+        self,
+        fn: Callable[..., Any],
+        options: dict[str, Any],
+        instance: Any = None,
+        signature: inspect.Signature | None = None,
     ) -> None:
         check_traceable(fn)
         functools.update_wrapper(self, fn)
@@ -64,7 +68,7 @@ class Function:
         self._name = options["name"] or getattr(fn, "__name__", type(fn).__name__)
         bound = fn if instance is None else types.MethodType(fn, instance)
         identity = (id(fn), id(instance))
-        signature = inspect.signature(bound)
+        signature = signature or inspect.signature(bound)
         self._callee = Callee(bound, self._name, identity, signature, options["autograph"])
         self._names = list(self._callee.signature.parameters)
         self._traces = Traces() if instance is None else _traces_of(instance, self._name)
@@ -73,7 +77,12 @@ class Function:
     def __get__(self, instance: Any, owner: type | None = None) -> Function:
         if instance is None:
             return self
-        return Function(self.__wrapped__, self._options, instance)
+        return Function(self.__wrapped__, self._options, instance, self._bound_signature)
+
+    @functools.cached_property
+    def _bound_signature(self) -> inspect.Signature:
+        """The signature of the method of an object: the same for all objects."""
+        return inspect.signature(types.MethodType(self.__wrapped__, object()))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program for one instance."""

@@ -139,7 +139,7 @@ def _different_shapes(evidence: Evidence) -> str | None:
     sizes = {tuple(shape[1:] for shape in launch.shapes) for launch in alone}
     if evidence.launches[0].kind != "mixing" or len(sizes) <= 1 or evidence.is_padded:
         return None
-    obstacles = [launch.details.obstacle for launch in alone if launch.details.obstacle]
+    obstacles = [launch.obstacle for launch in alone if launch.obstacle]
     why = f" It cannot be padded: {obstacles[0]}." if obstacles else ""
     return (
         f"Different shapes: it works across a dimension whose size differs between instances "

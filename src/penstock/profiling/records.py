@@ -135,6 +135,11 @@ class LaunchRecord:
         return self.details.padding
 
     @property
+    def obstacle(self) -> str:
+        """What keeps the block from being padded; empty where nothing does."""
+        return self.details.obstacle
+
+    @property
     def seconds(self) -> float:
         """Gathering, running and writing: on the host for a CPU, on the device for a GPU."""
         if not isinstance(self.timing, float):

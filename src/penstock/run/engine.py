@@ -195,6 +195,8 @@ class Run(Runner):
     window = WINDOW
     #: Whether its launches may become a CUDA graph.
     may_be_captured = True
+    #: Rows hold what they read until they have fired, and results get their slots before.
+    keeps_apart = True
 
     def __init__(
         self,

@@ -77,7 +77,8 @@ class PreparedLaunch:
     ) -> FusedLaunch | None:
         """The launch as it may be run compiled for some purpose."""
         if what not in self.fused:
-            self.fused[what] = bind(run)
+            with torch.inference_mode(False):  # runs that are differentiated may use it
+                self.fused[what] = bind(run)
         return self.fused[what]
 
     def bind(self, run: Runner) -> FusedLaunch | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -140,17 +140,17 @@ def current_recorder() -> Recorder | None:
     return Recorder(()) if torch_profiles() else None
 
 
-@contextmanager
 def recorded_call(
     name: str, instances: int, graph: Graph | None = None, program: Program | None = None
-) -> Iterator[CallRecorder | None]:
+) -> AbstractContextManager[CallRecorder | None]:
     """A call or scope that is recorded if somebody looks."""
     recorder = current_recorder()
     if recorder is None:
-        yield None
-        return
-    with recorder.call(name, instances, graph, program) as call:
-        yield call
+        return _NOBODY
+    return recorder.call(name, instances, graph, program)
+
+
+_NOBODY: AbstractContextManager[None] = nullcontext()
 
 
 #: What a call has noted and not yet told its profiles, at most.

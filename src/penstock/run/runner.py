@@ -82,6 +82,8 @@ class Runner:
 
     #: Who makes the instructions.
     planner: Planner
+    #: Whether it is known that no launch reads and writes the same slot.
+    keeps_apart = False
 
     def __init__(
         self,
