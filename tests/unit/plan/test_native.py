@@ -204,7 +204,7 @@ def test_what_cannot_be_assembled_says_why():
         return x
 
     halve(torch.ones(2))
-    executable = halve._executable(halve._entry((torch.ones(2),), {}))
+    executable = halve._runs.executable(halve._entry((torch.ones(2),), {}))
     with pytest.raises(NotNative, match="kind read"):
         assemble(executable.linked)
 
