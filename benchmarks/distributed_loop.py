@@ -127,6 +127,7 @@ def _ratio(times: Sequence[float], floor: Sequence[float]) -> Spread:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The sizes."""
+    parser.set_defaults(rounds=5)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--iterations", type=int, default=400, help="of one process; n have 1/n")
 
