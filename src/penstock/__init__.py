@@ -12,6 +12,7 @@ from penstock.api.function import map_instances as map
 from penstock.api.fusion import set_fusion
 from penstock.api.markers import do_not_convert, shared, static
 from penstock.api.memory import memory
+from penstock.api.printing import print_tensor as print
 from penstock.api.profile import profile
 from penstock.api.sequences import foldl, foldr, map_fn, scan
 from penstock.capture.tensor_array import TensorArray
@@ -42,6 +43,7 @@ __all__ = [
     "map_fn",
     "memory",
     "nn",
+    "print",
     "process_group",
     "profile",
     "scan",

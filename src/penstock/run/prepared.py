@@ -29,9 +29,11 @@ from penstock.plan.schedule import (
     Unpad,
     slot_count,
 )
+from penstock.profiling.records import LaunchDetails
 from penstock.run.arenas import Arena, Mirror
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
+from penstock.run.faults import sizes_as_traced
 from penstock.run.fused.binding import FusedLaunch, bind_launch
 from penstock.run.fused.indices import Indices
 from penstock.run.padder import Padder
@@ -63,15 +65,20 @@ class PreparedLaunch:
     function: BatchFunction | None = None
     #: What `penstock.autodiff` has found out about the launch, likewise, by what is asked of it.
     training: dict[Hashable, Any] = field(default_factory=dict)
+    #: Operands that lie in inputs and need not be saved, likewise.
+    lent: dict[Hashable, Any] = field(default_factory=dict)
     #: The launch as it may be run compiled, by what it is run for; None where it cannot be.
     fused: dict[Hashable, FusedLaunch | None] = field(default_factory=dict)
+    #: What profiles tell of the launch, found when one has looked.
+    details: LaunchDetails | None = None
 
     def fused_for(
         self, run: Runner, what: Hashable, bind: Callable[[Runner], FusedLaunch | None]
     ) -> FusedLaunch | None:
         """The launch as it may be run compiled for some purpose."""
         if what not in self.fused:
-            self.fused[what] = bind(run)
+            with torch.inference_mode(False):  # runs that are differentiated may use it
+                self.fused[what] = bind(run)
         return self.fused[what]
 
     def bind(self, run: Runner) -> FusedLaunch | None:
@@ -102,8 +109,11 @@ class PreparedLaunch:
             targets = self.launch.targets
             with torch.inference_mode(False):
                 self.puts = tuple(_target(run, self.block, target) for target in targets)
-        for put, values in zip(self.puts, outputs, strict=True):
-            put(run, values)
+        try:
+            for put, values in zip(self.puts, outputs, strict=True):
+                put(run, values)
+        except RuntimeError as error:
+            raise sizes_as_traced(error, self.block, outputs) from None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
