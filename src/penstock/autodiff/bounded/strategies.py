@@ -255,7 +255,8 @@ class Recomputing(Swapping):
         if segment is None or not segment.is_recomputed or segment is self.made_again:
             return
         self.leave_segment()
-        assert segment.rows is not None
+        if segment.rows is None:
+            return  # all of it is used up, as the page will tell
         self.made_again = segment
         self._make_room_beside(segment)
         run.run_again(segment, self.holdings.fetch(segment.rows))
