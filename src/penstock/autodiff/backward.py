@@ -32,6 +32,8 @@ def go_backward(ends: Ends, grads: Sequence[torch.Tensor | None]) -> Sequence[to
                 return replay_gradients(ends, grads, keep)
             return _reverse(ends, grads, keep, checks_nan)
     finally:
+        if recorder is not None:
+            recorder.tell()
         rest(ends.run)
 
 
@@ -69,5 +71,8 @@ def seed(ends: Ends, reversal: Reversal, grads: Sequence[torch.Tensor | None]) -
         rows = grad.reshape(len(slots), *reversal.extents[number][0].shape)
         by_arena.setdefault(number, []).append((slots, rows))
     for number, parts in by_arena.items():
+        if len(parts) == 1:
+            reversal.arena(number).accumulate(*parts[0])
+            continue
         slots = np.concatenate([slots for slots, _ in parts])
         reversal.arena(number).accumulate(slots, torch.cat([rows for _, rows in parts]))

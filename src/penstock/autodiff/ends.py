@@ -107,9 +107,10 @@ class CallEnds:
 
     def _way(self, grads: Sequence[torch.Tensor | None]) -> Hashable:
         flowing = zip(self.made.flowing, grads, strict=True)
+        places = tuple(place for place, grad in flowing if grad is not None)
         reached = self.made.reached
         about = None if reached is None else reached.tobytes()
-        return self.run.wires, about, tuple(place for place, grad in flowing if grad is not None)
+        return self.run.wires, self.run.saves_rows, about, places
 
     # ---- gradients -------------------------------------------------------------------------------
 

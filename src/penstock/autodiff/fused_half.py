@@ -45,19 +45,22 @@ class HalfForm(NamedTuple):
 class FusedHalf:
     """A backward half of a plan that may be run compiled."""
 
-    __slots__ = ("additions", "cotangents", "form", "rows", "size", "written")
+    __slots__ = ("additions", "arenas", "form", "is_found", "saved", "size", "tensors", "wires")
 
     def __init__(self, reversal: Reversal, page: Page, half: Half, form: HalfForm) -> None:
         assert half.additions is not None
         self.form = form
         self.size = page.rows if half.index is None else len(half.index)
-        #: The rows of the half, among those of the launch.
-        self.rows = _positions(reversal, page, half, form.form.code.device)
-        launch = page.launch
-        targets = [launch.targets[result] for result in half.pattern]
-        operands = [launch.operands[form.written[place]] for place in sorted(form.written)]
-        self.cotangents = [_slots(reversal, page, half, target) for target in targets]
-        self.written = [_slots(reversal, page, half, operand) for operand in operands]
+        #: What the code takes, in order: slots, which are the same in every pass, and None for what
+        #: a pass must say.
+        self.tensors: list[Any] = []
+        #: Whether slots are on their device, so that all are tensors now.
+        self.is_found = False
+        #: What a pass must say: at which place which saved value, uniform value and arena.
+        self.saved: list[tuple[int, int]] = []
+        self.wires: list[tuple[int, int]] = []
+        self.arenas: list[tuple[int, int]] = []
+        self._take(reversal, page, half)
         #: What is left to do with results that are not written.
         self.additions = [
             addition
@@ -65,32 +68,59 @@ class FusedHalf:
             if not isinstance(addition, SlotAddition) or addition.place not in form.written
         ]
 
+    def _take(self, reversal: Reversal, page: Page, half: Half) -> None:
+        form, launch, tensors = self.form, page.launch, self.tensors
+        rows = _positions(reversal, page, half, form.form.code.device)
+        for position, has_rows in form.saved:
+            self.saved.append((len(tensors), position))
+            tensors += (None, rows) if has_rows else (None,)
+        for operand in form.uniforms:
+            self.wires.append((len(tensors), launch.operands[operand].wire))  # type: ignore[union-attr]
+            tensors.append(None)
+        for result in half.pattern:
+            target = launch.targets[result]
+            self.arenas.append((len(tensors), target.arena))
+            tensors += (None, reversal.finding(page, target, half.index))
+        for addition in self._written(half):
+            self.arenas.append((len(tensors), addition.arena))
+            tensors += (None, addition.find)
+
+    def _written(self, half: Half) -> list[SlotAddition]:
+        """What is done by the code itself, in the order of the results."""
+        assert half.additions is not None
+        slots = [item for item in half.additions if type(item) is SlotAddition]
+        written = [addition for addition in slots if addition.place in self.form.written]
+        return sorted(written, key=lambda addition: addition.place)
+
     def run(self, reversal: Reversal, page: Page) -> bool:
         """Do it; False where it must be done the plain way."""
-        compiled = self.form.form.ready(self.size)
+        form = self.form.form
+        compiled = form.ready(self.size)
         if compiled is None:
             return False
-        given = run_compiled(compiled, self._tensors(reversal, page), self.form.form.name)
+        given = run_compiled(compiled, self._filled(reversal, page), form.name)
         if given is None:
             return False
-        remaining = iter(given)
         written = self.form.written
-        results = [None if k in written else next(remaining) for k in range(self.form.result_count)]
+        if written:
+            remaining = iter(given)
+            places = range(self.form.result_count)
+            given = [None if k in written else next(remaining) for k in places]  # type: ignore[misc]
         for addition in self.additions:
-            addition.run(reversal, results)
+            addition.run(reversal, given, is_own=form.gives_own)
         return True
 
-    def _tensors(self, reversal: Reversal, page: Page) -> list[torch.Tensor]:
-        tensors: list[torch.Tensor] = []
-        rows = self.rows()
-        for position, has_rows in self.form.saved:
-            tensors.append(page.read_saved(position))
-            if has_rows:
-                tensors.append(rows)
-        for operand in self.form.uniforms:
-            tensors.append(reversal.taped.read_uniform(page.launch.operands[operand].wire))  # type: ignore[union-attr]
-        for number, index in (*self.cotangents, *self.written):
-            tensors += (reversal.arena(number).values, index())
+    def _filled(self, reversal: Reversal, page: Page) -> list[torch.Tensor]:
+        if not self.is_found:
+            self.tensors = [find() if callable(find) else find for find in self.tensors]
+            self.is_found = True
+        tensors: list[torch.Tensor] = self.tensors.copy()
+        for place, position in self.saved:
+            tensors[place] = page.read_saved(position)
+        for place, wire in self.wires:
+            tensors[place] = reversal.taped.read_uniform(wire)
+        for place, number in self.arenas:
+            tensors[place] = reversal.arena(number).values
         return tensors
 
 
@@ -163,13 +193,7 @@ def _is_by_row(page: Page, position: int) -> bool:
 def _positions(reversal: Reversal, page: Page, half: Half, device: torch.device) -> FindIndex:
     if half.index is not None:
         return reversal.indices.wait(half.index, device)
-    return page.indices.of(Span(0, 0, page.rows), device)
-
-
-def _slots(reversal: Reversal, page: Page, half: Half, source: Operand) -> tuple[int, FindIndex]:
-    """An arena, and slots of it."""
-    assert isinstance(source, Span | Picks)
-    return source.arena, reversal.finding(page, source, half.index)
+    return (page.indices or reversal.indices).of(Span(0, 0, page.rows), device)
 
 
 def _saved_part(values: torch.Tensor, has_rows: bool) -> Part:

@@ -18,6 +18,7 @@ from penstock.autodiff.reverse import Reversal
 from penstock.autodiff.tape import Entry, Page, Tape, TapedRun
 from penstock.autodiff.versions import check_version
 from penstock.plan.schedule import Integers, Launch
+from penstock.run.fused.indices import Indices
 from penstock.run.templates.template import Poured
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class PouredTape(Tape):
         if not operands or not results:
             return page
         page.operands, page.results, page.instances = operands, results, instances
+        page.indices = Indices()
         form = page.form = run.whole_form(launch.block)
         assert form is not None
         room, made = self.plan.template.stages[stage].room, self.plan.template.saved[stage]

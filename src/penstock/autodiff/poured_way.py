@@ -22,7 +22,8 @@ from penstock.autodiff.joint import Backward, TrainingForm
 from penstock.autodiff.reverse import Reversal
 from penstock.autodiff.tape import TapedRun
 from penstock.plan.schedule import Launch, Picks, Shared, Span
-from penstock.run.fused.binding import Find, FusedLaunch, known_form
+from penstock.run.fused.binding import known_form, run_form
+from penstock.run.fused.form import FusedForm
 from penstock.run.fused.launch_code import LaunchCode, Origin, Part, Written
 from penstock.run.templates.layout import SPARE
 from penstock.run.templates.template import Poured, Replayable, Template, Unfit, captured
@@ -31,11 +32,15 @@ from penstock.run.templates.template import Poured, Replayable, Template, Unfit,
 Presence: TypeAlias = npt.NDArray[np.bool_]
 
 
+#: Finds a tensor in a template.
+Find: TypeAlias = Callable[[], torch.Tensor]
+
+
 class _Half(NamedTuple):
     """The backward half of a stage."""
 
     launch: Launch
-    form: TrainingForm
+    training: TrainingForm
     #: The results that have cotangents.
     results: tuple[int, ...]
     #: The operands in slots that have gradients, and where these are among what the half gives;
@@ -43,7 +48,9 @@ class _Half(NamedTuple):
     slots: Mapping[int, int | None]
     #: The uniform operands that have gradients, by wire, and how these follow.
     uniforms: Sequence[tuple[int, Contraction]]
-    fused: FusedLaunch
+    form: FusedForm
+    #: What its code takes, in order.
+    finds: Sequence[Find]
 
 
 class PouredWay:
@@ -82,9 +89,9 @@ class PouredWay:
                 slots[operand] = place
         uses = uses_of(backward)
         added = {place: operand for operand, place in slots.items() if uses[place] == 1}
-        fused = self._bind(launch, form, backward, stage, added)
+        fused, finds = self._bind(launch, form, backward, stage, added)
         given = {operand: None if place in added else place for operand, place in slots.items()}
-        return _Half(launch, form, tuple(results), given, uniforms, fused)
+        return _Half(launch, form, tuple(results), given, uniforms, fused, finds)
 
     def _arena(self, number: int) -> GradientArena:
         if number not in self.arenas:
@@ -99,7 +106,7 @@ class PouredWay:
         backward: Backward,
         stage: int,
         added: Mapping[int, int],
-    ) -> FusedLaunch:
+    ) -> tuple[FusedForm, list[Find]]:
         parts: list[Part] = []
         finds: list[Find] = []
         for position in backward.saved:
@@ -125,7 +132,7 @@ class PouredWay:
             finds += self._find_slots(source)
         code = LaunchCode(backward.function, tuple(parts), tuple(results))
         block = self.own.blocks[launch.block]
-        return FusedLaunch(known_form(block, code, "backward"), launch.rows, finds)
+        return known_form(block, code, "backward"), finds
 
     def _saved_part(self, stage: int, form: TrainingForm, position: int, rows: int) -> Part:
         values, dimension = self.template.saved[stage][position], form.saved[position].dimension
@@ -137,15 +144,18 @@ class PouredWay:
 
     def _find_saved(self, stage: int, position: int) -> Find:
         template = self.template
-        return lambda way: template.saved[stage][position]
+        return lambda: template.saved[stage][position]
 
     def _find_uniform(self, wire: int) -> Find:
         own = self.own
-        return lambda way: own.uniform(wire)
+        return lambda: own.uniform(wire)
 
     def _find_slots(self, source: Span | Picks) -> tuple[Find, Find]:
-        values = self._arena(source.arena).values
-        return (lambda way: values), self.template.layout.of(source, self.template.device)
+        values, slots = self._arena(source.arena).values, self._slots(source)
+        return (lambda: values), (lambda: slots)
+
+    def _slots(self, source: Span | Picks) -> torch.Tensor:
+        return self.template.layout.find(source, self.template.device)
 
     # ---- going back ------------------------------------------------------------------------------
 
@@ -161,26 +171,26 @@ class PouredWay:
             self.gradients[factors.wire] = add_gradients(known, factors.contracted())
 
     def _take_back(self, half: _Half, windows: dict[object, _Factors]) -> None:
-        given = iter(half.fused.run_anyhow(self))
-        places = enumerate(half.fused.form.code.results)
+        tensors = [find() for find in half.finds]
+        given = iter(run_form(half.form, half.launch.rows, tensors))
+        places = enumerate(half.form.code.results)
         results = {place: next(given) for place, written in places if written is None}
+        is_real = self._is_real(half)
         for wire, how in half.uniforms:
-            key = (half.form, wire, how)
+            key = (half.training, wire, how)
             if key not in windows:
                 windows[key] = _Factors(wire, how)
-            windows[key].add([results[place] for place in how.places], self._is_real(half))
+            windows[key].add([results[place] for place in how.places], is_real)
         for operand, place in half.slots.items():
             if place is not None:
                 source = half.launch.operands[operand]
                 assert isinstance(source, Picks)
-                index = self.template.layout.of(source, self.template.device)()
-                self.arenas[source.arena].add(index, results[place])
+                self.arenas[source.arena].add(self._slots(source), results[place])
 
     def _is_real(self, half: _Half) -> torch.Tensor:
         """Which rows of a stage are the plan's."""
         target = half.launch.targets[0]
-        slots = self.template.layout.of(target, self.template.device)()
-        return slots.ne(self.template.ends[target.arena] + 1)
+        return self._slots(target).ne(self.template.ends[target.arena] + 1)
 
     def go(self, run: TapedRun, plan: Poured, put: Callable[[Reversal], None]) -> Reversal | None:
         """The gradients after a pass from cotangents that `put` puts into slots; None where some
@@ -240,7 +250,7 @@ def _is_held(half: _Half, launch: Launch, present: Mapping[int, Presence]) -> bo
         if present[target.arena][as_slots(target)].all():
             whole.append(result)
     held = tuple(whole)
-    return held == half.results or (bool(held) and half.form.takes_zeros(half.results, held))
+    return held == half.results or (bool(held) and half.training.takes_zeros(half.results, held))
 
 
 class _Factors:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from penstock.autodiff.contract import Contraction
 from penstock.autodiff.fallback import AutogradForm
 from penstock.autodiff.forms import Form, training_form
 from penstock.autodiff.joint import Pattern, TrainingForm
+from penstock.autodiff.lent_rows import find_lent
 from penstock.autodiff.opaque import KeptGraph, launch_kept
 from penstock.autodiff.versions import check_version, version_of
 from penstock.ir.graph import Wire
@@ -32,6 +33,9 @@ from penstock.run.kept_plans import KeptPlan
 from penstock.run.prepared import PreparedCopy, PreparedLaunch, PreparedPadding, PreparedStore
 from penstock.run.runner import Runner
 from penstock.run.step_blocks import OpaqueBlock
+
+#: The operands and results of a launch that carry gradients, and whether it saves rows only.
+Asked: TypeAlias = tuple[Sequence[int], Sequence[int], bool]
 
 #: What a backward half gives, and for each differentiated operand where its gradient is in it.
 HalfResults = tuple[Sequence[torch.Tensor | None], Sequence[int | Contraction | None]]
@@ -52,14 +56,16 @@ class Page:
     #: What torch's autograd has recorded, for a block that is taken as it is.
     graph: KeptGraph | None = None
     saved: list[torch.Tensor] = field(default_factory=list)
-    #: The version of each saved value: some are the caller's own tensors.
+    #: The version of each saved value, as some are the caller's own tensors; none where all were
+    #: made by the launch and nobody else knows of them.
     versions: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
     #: For each row the instance it belongs to.
     instances: Integers | None = None
-    #: Rows whose backward half has run, and will not run again.
-    consumed: npt.NDArray[np.bool_] | None = None
-    indices: Indices = field(default_factory=Indices)
+    #: Rows whose backward half has run, and will not run again; True stands for all.
+    consumed: npt.NDArray[np.bool_] | Literal[True] | None = None
+    #: The slots of the launch on their devices.
+    indices: Indices | None = None
     #: Whether it is known that no slot is read and written.
     is_apart: bool = False
     #: Whether the saved values are those of a CUDA graph, which later runs write anew.
@@ -70,27 +76,31 @@ class Page:
         """How many rows were launched."""
         return self.launch.rows
 
-    def save(self, values: Sequence[torch.Tensor]) -> None:
-        """Keep values, which nobody else writes to."""
+    def save(self, values: Sequence[torch.Tensor], *, is_own: bool = False) -> None:
+        """Keep values, which nobody else writes to; `is_own`: nobody else knows of them."""
         self.saved = list(values)
-        self.versions = tuple(map(version_of, values))
+        self.versions = () if is_own else tuple(map(version_of, values))
 
     def use(self, index: Integers | None, *, is_last: bool) -> None:
         """Make sure that some rows (None: all) can still go backward; `is_last`: for the last
         time.
         """
         chosen = slice(None) if index is None else index
-        if self.consumed is not None and self.consumed[chosen].any():
+        used = self.consumed
+        if used is True or (used is not None and used[chosen].any()):
             raise second_backward()
-        if is_last:
-            if self.consumed is None:
-                self.consumed = np.zeros(self.rows, np.bool_)
-            self.consumed[chosen] = True
+        if is_last and index is None:
+            self.consumed = True
+        elif is_last:
+            if used is None:
+                used = self.consumed = np.zeros(self.rows, np.bool_)
+            used[chosen] = True
 
     @property
     def is_used_up(self) -> bool:
         """Whether no row can go backward again."""
-        return self.consumed is not None and bool(self.consumed.all())
+        used = self.consumed
+        return used is not None and (used is True or bool(used.all()))
 
     def release(self) -> None:
         """Drop the saved values if no row will need them again."""
@@ -139,7 +149,8 @@ class Page:
     def read_saved(self, position: int) -> torch.Tensor:
         """A saved value, unless it has been changed since."""
         values = self.saved[position]
-        check_version(values, self.versions[position])
+        if self.versions:
+            check_version(values, self.versions[position])
         return values
 
     def _read_rows(self, position: int, index: Integers | None) -> torch.Tensor:
@@ -178,6 +189,8 @@ class Taping(Runner):
     tape: Tape
     #: The version of each uniform value when it was last used.
     versions: dict[int, int]
+    #: Whether pages save rows that launches read, and nothing that is computed from them.
+    saves_rows = False
 
     def flows(self, number: int) -> tuple[Sequence[int], Sequence[int]]:
         """The operands and results of a block that carry gradients."""
@@ -241,22 +254,26 @@ class Taping(Runner):
         """Do the whole launch compiled, if the block is worth it by now."""
         if not step.block.is_hot("forward", page.rows) or self.checks_nan:
             return False
-        asked = (page.operands, page.results)
-        fused = step.fused_for(self, asked, lambda run: self._bind(step, *asked))
+        asked = (page.operands, page.results, self.saves_rows)
+        fused = step.fused_for(self, asked, lambda run: self._bind(step, asked))
         saved = None if fused is None else fused.run(self)
-        if saved is None:
+        if fused is None or saved is None:
             return False
         page.form, page.sizes = step.training[asked]
         page.is_apart = True
-        page.save(saved)
+        if asked in step.lent:
+            page.save(step.lent[asked].join(self, saved))
+        else:
+            page.save(saved, is_own=fused.form.gives_own)
         return True
 
     def _bind_ahead(self, step: PreparedLaunch) -> None:
-        operands, results = asked = self.flows(step.launch.block)
+        operands, results = self.flows(step.launch.block)
         if not operands or not results:
             super()._bind_ahead(step)
         elif step.block.is_hot("forward"):
-            step.fused_for(self, asked, lambda run: self._bind(step, *asked))
+            asked = (operands, results, self.saves_rows)
+            step.fused_for(self, asked, lambda run: self._bind(step, asked))
 
     def half_of(self, number: int) -> tuple[BatchFunction, str, int] | None:
         """The forward half of a block where gradients are asked for."""
@@ -274,16 +291,17 @@ class Taping(Runner):
         form = training_form(block, (), *self.flows(number))
         return form if isinstance(form, TrainingForm) else None
 
-    def _bind(
-        self, step: PreparedLaunch, operands: Sequence[int], results: Sequence[int]
-    ) -> FusedLaunch | None:
+    def _bind(self, step: PreparedLaunch, asked: Asked) -> FusedLaunch | None:
         if step.block.plain_function() is None:
             return None
-        form, _ = self._training_form(step, (operands, results), ())
+        form, _ = self._training_form(step, asked, ())
         if not isinstance(form, TrainingForm):
             return None
-        saved, block = len(form.saved), step.block
-        return bind_launch(self, step.launch, block, form.forward, "forward", step.indices, saved)
+        forward, saved, block = form.forward, len(form.saved), step.block
+        if form.saves_rows:
+            lent = step.lent[asked] = find_lent(self, step, form)
+            forward, saved = form.forward_giving(lent.given), len(lent.given)
+        return bind_launch(self, step.launch, block, forward, "forward", step.indices, saved)
 
     def _run_opaque(
         self, block: OpaqueBlock, page: Page, arguments: list[torch.Tensor | int]
@@ -299,7 +317,7 @@ class Taping(Runner):
         self, step: PreparedLaunch, page: Page, arguments: Sequence[torch.Tensor | int]
     ) -> Sequence[torch.Tensor]:
         """Run the forward half of a block, and save what its backward half needs."""
-        asked = (page.operands, page.results)
+        asked = (page.operands, page.results, self.saves_rows)
         form, page.sizes = self._training_form(step, asked, arguments)
         page.form = form
         tensors = [item for item in arguments if isinstance(item, torch.Tensor)]
@@ -311,14 +329,15 @@ class Taping(Runner):
     def _training_form(
         self,
         step: PreparedLaunch,
-        asked: tuple[Sequence[int], Sequence[int]],
+        asked: Asked,
         arguments: Sequence[torch.Tensor | int],
     ) -> tuple[Form, tuple[int, ...]]:
         """The form of the block for the operands and results that carry gradients, and the dynamic
         sizes that it takes.
         """
         if asked not in step.training:
-            form = training_form(step.block, arguments, *asked)
+            operands, results, saves_rows = asked
+            form = training_form(step.block, arguments, operands, results, saves_rows=saves_rows)
             step.training[asked] = form, form.sizes(arguments)
         known: tuple[Form, tuple[int, ...]] = step.training[asked]
         return known
@@ -346,7 +365,7 @@ class TapedRun(Taping, Run):
     @property
     def purpose(self) -> Hashable:
         """What a captured plan may serve for."""
-        return self.wires
+        return self.wires, self.saves_rows
 
     def traces(self) -> list[Entry]:
         """The tape, which later runs write anew."""

@@ -88,6 +88,9 @@ class Executable:
         self.templates = Templates(self._devices())
         #: Wires through which gradients flow, by the inputs and captures that ask for them.
         self.differentiable: dict[object, Any] = {}
+        #: What calls have saved for backward passes, by these wires; made and looked up by
+        #: `penstock.autodiff`.
+        self.saved: dict[object, Any] = {}
 
     def _add_padded(self) -> dict[int, PaddedBlock]:
         mixing = [k for k, block in enumerate(self.blocks) if block.is_mixing]
@@ -192,6 +195,8 @@ class Run(Runner):
     window = WINDOW
     #: Whether its launches may become a CUDA graph.
     may_be_captured = True
+    #: Rows hold what they read until they have fired, and results get their slots before.
+    keeps_apart = True
 
     def __init__(
         self,

@@ -7,8 +7,7 @@ which happens only then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 
@@ -30,17 +29,20 @@ MOST_TRIED = 4096
 _BLAMED = "_penstock_row"
 
 
-@contextmanager
-def user_errors(numbers: Numbers) -> Iterator[None]:
-    """Turn a fault of a row into the error that it is for the user."""
-    try:
-        yield
-    except RowFault as found:
-        instance = None if numbers is None else numbers[found.instance]
-        error = found.fault.at(None if found.source is None else str(found.source), instance)
-    else:
-        return
-    raise error
+class user_errors:
+    """Turns a fault of a row into the error that it is for the user."""
+
+    def __init__(self, numbers: Numbers) -> None:
+        self.numbers = numbers
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, found: BaseException | None, trace: object) -> None:
+        if isinstance(found, RowFault):
+            instance = None if self.numbers is None else self.numbers[found.instance]
+            error = found.fault.at(None if found.source is None else str(found.source), instance)
+            raise error from None
 
 
 def note_launch(

@@ -82,6 +82,8 @@ class Runner:
 
     #: Who makes the instructions.
     planner: Planner
+    #: Whether it is known that no launch reads and writes the same slot.
+    keeps_apart = False
 
     def __init__(
         self,
@@ -216,8 +218,7 @@ class Runner:
             if self.recorder is None:
                 self._launch(step)
             else:
-                with self.recorder.launch(self, step.launch, step.instances):
-                    self._launch(step)
+                self.recorder.launch(self, step, self._launch)
         elif isinstance(step, PreparedStore):
             self._store(step)
         elif isinstance(step, PreparedCopy):

@@ -98,12 +98,13 @@ class Swapping:
         """Give a page its values."""
         holding = self.pages.get(page)
         if holding is not None:
-            saved = self.holdings.fetch(holding)
-            page.saved = saved
-            page.versions = tuple(
-                page.versions[k] if k in holding.lent else version_of(values)
-                for k, values in enumerate(saved)
-            )
+            was_away = not holding.is_here
+            page.saved = list(self.holdings.fetch(holding))
+            if was_away:
+                page.versions = tuple(
+                    page.versions[k] if k in holding.lent else version_of(values)
+                    for k, values in enumerate(page.saved)
+                )
 
     def is_away(self, page: Page) -> bool:
         """Whether the values of a page have yet to come."""
@@ -131,7 +132,7 @@ class Swapping:
     def explain(self) -> str:
         """What was done, in words."""
         sent = f"{self.store.sent} copies ({in_words(self.store.sent_bytes)})"
-        return f"Memory ({self.policy}): {sent} of saved values were made outside of memory."
+        return f"Memory ({self.policy}): {sent} of saved values left memory until backward."
 
 
 class Recomputing(Swapping):
@@ -320,6 +321,8 @@ def bytes_of(tensors: Sequence[torch.Tensor], lent: frozenset[int]) -> int:
 
 def shared_operands(run: Bounded, step: PreparedLaunch) -> dict[int, torch.Tensor]:
     """Tensors that a launch has read as a whole, which others may read too."""
+    if not any(arena.is_held for arena in run.arenas):
+        return {}
     made = {target.arena for target in step.launch.targets}
     numbers = {
         operand.arena

@@ -169,6 +169,13 @@ class LaunchCode:
             if not torch.allclose(one, other, tolerance, tolerance, equal_nan=True):
                 raise CannotCompile(f"compiled and plain results differ for {rows} rows")
 
+    def gives_own(self, compiled: Compiled) -> bool:
+        """Whether no result is an operand that was passed on."""
+        examples, _ = self.examples(ROWS)
+        places = {tensor.untyped_storage().data_ptr() for tensor in examples}
+        given = compiled(list(examples))
+        return all(values.untyped_storage().data_ptr() not in places for values in given)
+
     def gain(self, compiled: Compiled, rows: int) -> float:
         """How many times as fast the compiled way is for so many rows."""
         examples, _ = self.examples(rows)

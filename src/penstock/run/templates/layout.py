@@ -20,7 +20,6 @@ from penstock.plan.schedule import (
     Shared,
     Span,
 )
-from penstock.run.fused.indices import FindIndex
 
 #: Slots of an arena behind those of plans: one is read in vain, one written.
 SPARE = 2
@@ -76,13 +75,12 @@ class Layout:
         self.launches.append(Launch(block, room, tuple(operands), written))
         self.places.append(tuple(places))
 
-    def of(self, source: Span | Picks, device: torch.device, start: int = 0) -> FindIndex:
+    def find(self, source: Span | Picks, device: torch.device, start: int = 0) -> torch.Tensor:
         """The slots of an operand or a target of one of the launches."""
         assert isinstance(source, Picks)
         assert (start, device) == (0, self.device)
         first, room = self._pieces[id(source.slots)]
-        piece = self.slots[first : first + room]
-        return lambda where=None: piece
+        return self.slots[first : first + room]
 
     def pour(self, stages: Sequence[int], launches: Sequence[Launch]) -> None:
         """Take the slots of a plan, each launch at its stage."""
