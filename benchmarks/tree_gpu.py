@@ -4,9 +4,9 @@ A binary Tree-LSTM (embedding 300) on CUDA, forward and backward, or forward alo
 TF32 products, as training code uses them. A fresh structure is planned at every step, by the
 hand-batched programs under torch autograd as well. The bound is a schedule made by hand, with
 arenas and a backward pass written out, captured in one CUDA graph: it costs the host nothing, and
-it runs for these trees only. A known plan has been run ten times before. Batches that a DataLoader's
-worker has prepared (`f.collate`, or levels by hand) come with their structure. Does nothing where
-there is no CUDA device.
+it runs for these trees only. A known plan has been run ten times before. Batches that the worker of
+a DataLoader has prepared (`f.collate`, or levels by hand) come with their structure. Does nothing
+where there is no CUDA device.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ READY = "arena by hand, plan ready"
 MANY = 100
 
 NOTES = {
-    "structure": "timed, but not for `known plan`, `plan ready`, what a loader has prepared and the "
-    "bound, which have it ready",
+    "structure": "timed, but not for `known plan`, `plan ready`, what a loader has prepared "
+    "and the bound, which have it ready",
     "bound": "the schedule `arena by hand` in one CUDA graph",
 }
 
