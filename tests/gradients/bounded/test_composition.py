@@ -7,6 +7,7 @@ import torch
 
 import penstock as ps
 from penstock.autodiff.bounded.runs import BoundedRun
+from penstock.errors import ArgumentError
 from penstock.plan.machine import Machine
 from penstock.run.memory import store as store_module
 from tests.gradients.bounded.runs import bounded_runs
@@ -283,5 +284,5 @@ def test_what_several_devices_save_is_swapped(policy, w):
         found = torch.autograd.grad(scalar(rows), [x, w], retain_graph=True)
         assert_same(found, expected)
     assert_same(torch.autograd.grad(scalar(rows), [x, w]), expected)
-    with ps.memory("recompute"), pytest.raises(ps.ArgumentError, match="run launches again"):
+    with ps.memory("recompute"), pytest.raises(ArgumentError, match="run launches again"):
         placed.map(x, LENGTHS)
