@@ -39,6 +39,9 @@ class BoundedReversal(Reversal):
         assert isinstance(entry, Page)
         strategy = self.taped.strategy
         strategy.enter(self.taped, entry)
+        for half in step:
+            if not half.is_bound and half.additions is not None:
+                super()._bind(entry, half)  # now, before the page counts as used up
         super()._run_step(entry, step)
         strategy.leave(entry)
 
