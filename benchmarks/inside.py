@@ -75,13 +75,25 @@ def planning_anew() -> Iterator[None]:
     """Calls of programs made inside do not find the plans of earlier ones, nor replace them; where
     the native planner has been compiled, it plans them, as in a process that has run for a while.
     """
-    mode = "always" if is_compiled() else "auto"
+    mode = "always" if _is_compiled() else "auto"
     with (
         patch.object(BoundedPlans, "find", lambda plans, key: None),
         patch.object(BoundedPlans, "keep", lambda plans, key, plan, size=None: None),
         planning(mode),
     ):
         yield
+
+
+def _is_compiled() -> bool:
+    """Whether there is a native planner, looked for on disk until there is one: looking takes
+    longer than planning a tree.
+    """
+    global _has_native
+    _has_native = _has_native or is_compiled()
+    return _has_native
+
+
+_has_native = False
 
 
 def planner_of(program: ps.Function, column: list[Any]) -> Callable[[], int]:

@@ -14,8 +14,8 @@ def relatedness_program(model: Relatedness) -> ps.Function:
 
     def root(tree: Tree) -> Any:
         words = model.embedding(tree.token)
-        gates = model.encoder.word_gates(words)
-        return model.encoder.encode(tree, words, gates, tree.root)[0].unsqueeze(0)
+        gates, forget = model.encoder.word_gates(words), model.encoder.word_forget(words)
+        return model.encoder.encode(tree, gates, forget, tree.root)[0].unsqueeze(0)
 
     @ps.function
     def relatedness(left: Tree, right: Tree) -> Any:

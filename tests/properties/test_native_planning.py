@@ -10,6 +10,7 @@ import penstock as ps
 from penstock.errors import PenstockError
 from penstock.plan.limits import limits
 from penstock.plan.planners import planning
+from penstock.run.fused.binding import are_apart
 from penstock.testing.programs import as_function
 from tests.properties.test_random_programs import programs_with_instances
 
@@ -23,6 +24,7 @@ def schedule_of(function, rows, mode, bounds):
             schedule = function.schedule(*map(list, zip(*rows, strict=True)))
         except (PenstockError, RuntimeError, IndexError, ZeroDivisionError) as error:
             return str(error)
+    assert all(map(are_apart, schedule.launches)), "compiled launches rely on it"
     return schedule.digest(), schedule.firings
 
 

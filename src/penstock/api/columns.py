@@ -7,20 +7,22 @@ may differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from penstock.api.markers import Shared
 from penstock.calls.structure import Structure, flatten, leaf_paths, unflatten
 from penstock.capture.location import user_line
 from penstock.capture.refusals import describe
 from penstock.capture.static import is_static, static_key
+from penstock.capture.worlds import device_name
 from penstock.errors import ArgumentError, ColumnError, report
 
 _DTYPE, _DEVICE, _SHAPE = map(attrgetter, ("dtype", "device", "shape"))
@@ -58,6 +60,8 @@ class Batch:
     count: int
     #: Which instances of a map these are, for errors; None where there is only one.
     numbers: Sequence[int] | None = None
+    #: What `penstock.api.traces` has found out about it, with the guards of that call.
+    facts: Any = None
     inputs: list[InputColumn] = field(init=False)
     shared: list[SharedTensor] = field(init=False)
 
@@ -127,6 +131,65 @@ def _batch(
     count: int,
     take: Callable[[Any, str], tuple[list[Any], Any]],
 ) -> Batch:
+    key = _likeness(args, kwargs, names)
+    layout = _layouts.get(key) if key is not None else None
+    if layout is not None:
+        leaves = []
+        for entry, path in zip((*args, *kwargs.values()), layout.paths, strict=True):
+            columns = _spread_columns(entry, path) if type(entry) is Spread else take(entry, path)
+            leaves.extend(columns[0])
+        return Batch(layout.structure, leaves, count, range(count) if count > 1 else None)
+    batch = _new_batch(args, kwargs, names, count, take)
+    if key is not None and len(_layouts) < MOST_LAYOUTS:
+        _layouts[key] = _Layout(batch.structure, argument_paths(args, kwargs, names))
+    return batch
+
+
+class _Layout(NamedTuple):
+    """What bound arguments of the same types have in common."""
+
+    structure: Structure
+    paths: list[str]
+
+
+#: Layouts that are remembered; most functions have one or two.
+MOST_LAYOUTS = 1024
+_layouts: dict[Hashable, _Layout] = {}
+
+#: Arguments that are one leaf each.
+_LEAVES = frozenset((torch.Tensor, nn.Parameter, bool, int, float, complex))
+
+
+def _likeness(args: Any, kwargs: Any, names: Sequence[str]) -> Hashable | None:
+    """What arguments of one layout have in common, where that is quickly seen: each is a leaf, or a
+    column of leaves or of dataclasses.
+    """
+    kinds: list[Any] = []
+    for entry in (*args, *kwargs.values()):
+        kind = type(entry)
+        if kind is Spread:
+            if isinstance(entry.values, torch.Tensor):
+                kind = torch.Tensor
+            else:
+                kind = type(entry.values[0])
+                if kind not in _LEAVES and fields_of_tensors(entry.values[:1]) is None:
+                    return None
+            kinds.append(kind if kind not in _LEAVES else torch.Tensor)
+        elif kind in _LEAVES:
+            kinds.append(torch.Tensor)
+        else:
+            return None
+    return (*kinds, len(args), *kwargs, *names)
+
+
+def _new_batch(
+    args: Any,
+    kwargs: Any,
+    names: Sequence[str],
+    count: int,
+    take: Callable[[Any, str], tuple[list[Any], Any]],
+) -> Batch:
+    """Arguments of any structure."""
     leaves: list[Any] = []
     examples: list[Any] = []
     entries, outer = flatten((args, kwargs))
@@ -161,7 +224,7 @@ def _single_leaf(leaf: Any, path: str) -> Any:
         return leaf
     tensor = as_tensor(leaf, path)
     shape = tuple(tensor.shape)
-    return InputColumn(path, [tensor], tensor.dtype, str(tensor.device), [shape])
+    return InputColumn(path, [tensor], tensor.dtype, device_name(tensor.device), [shape])
 
 
 def _shared_leaf(entry: Any, path: str, count: int) -> Any:
@@ -170,7 +233,7 @@ def _shared_leaf(entry: Any, path: str, count: int) -> Any:
     tensor = as_tensor(entry, path)
     if tensor.dim() == 0 and not tensor.dtype.is_floating_point and not tensor.dtype.is_complex:
         # whole numbers may steer the program, so each instance has its own
-        device = str(tensor.device)
+        device = device_name(tensor.device)
         return InputColumn(path, [tensor] * count, tensor.dtype, device, [()])
     return SharedTensor(path, tensor)
 
@@ -200,7 +263,7 @@ def _spread_columns(column: Spread, path: str) -> tuple[list[Any], Any]:
     values = column.values
     if isinstance(values, torch.Tensor):
         shape = tuple(values.shape[1:])
-        made = InputColumn(path, values, values.dtype, str(values.device), [shape])
+        made = InputColumn(path, values, values.dtype, device_name(values.device), [shape])
         return [made], torch.empty(())
     first = values[0]
     if all(type(value) is type(first) for value in values) and isinstance(
@@ -208,14 +271,25 @@ def _spread_columns(column: Spread, path: str) -> tuple[list[Any], Any]:
     ):
         stacked = torch.tensor(values)
         return [InputColumn(path, stacked, stacked.dtype, "cpu", [()])], stacked[0]
-    _, structure = flatten(first)
-    rows = _aligned_rows(values, structure, column.name)
-    paths = _paths(structure, path)
+    if isinstance(first, torch.Tensor):
+        return [_input_column(_rows_of_tensors(values, column.name), path)], first
+    rows: Sequence[Sequence[Any]] | None = fields_of_tensors(values)
+    if rows is not None:
+        paths = _paths_of_fields(type(first), path)  # type: ignore[arg-type]
+    else:
+        _, structure = flatten(first)
+        rows, paths = _aligned_rows(values, structure, column.name), _paths(structure, path)
     columns = [
         _input_column(list(row), leaf_path)
         for row, leaf_path in zip(zip(*rows, strict=True), paths, strict=True)
     ]
     return columns, first
+
+
+@lru_cache(maxsize=1024)
+def _paths_of_fields(cls: type, name: str) -> tuple[str, ...]:
+    """How a user would name each field of a dataclass."""
+    return tuple(f"{name}.{field}" for field in cls.__dataclass_fields__)  # type: ignore[attr-defined]
 
 
 @lru_cache(maxsize=1024)
@@ -228,19 +302,20 @@ def _aligned_rows(
     values: Sequence[Any], structure: Structure, name: str
 ) -> Sequence[Sequence[Any]]:
     """The leaves of each value."""
-    if isinstance(values[0], torch.Tensor):
-        for number, value in enumerate(values):
-            if not isinstance(value, torch.Tensor | bool | int | float):
-                raise _structure_clash(name, values[0], number, value)
-        return [[value] for value in values]
-    rows = fields_of_tensors(values)
-    if rows is not None:
-        return rows
     flat = list(map(flatten, values))
     for number, (_, found) in enumerate(flat):
         if found != structure:
             raise _structure_clash(name, values[0], number, values[number])
     return [leaves for leaves, _ in flat]
+
+
+def _rows_of_tensors(values: Sequence[Any], name: str) -> list[Any]:
+    """A column of tensors, some of which may be numbers."""
+    if set(map(type, values)) != {torch.Tensor}:
+        for number, value in enumerate(values):
+            if not isinstance(value, torch.Tensor | bool | int | float):
+                raise _structure_clash(name, values[0], number, value)
+    return list(values)
 
 
 def fields_of_tensors(values: Sequence[Any]) -> list[tuple[torch.Tensor, ...]] | None:
@@ -275,7 +350,7 @@ def _input_column(values: list[Any], path: str) -> Any:
     shapes = list(map(_SHAPE, tensors))
     distinct = list(map(tuple, dict.fromkeys(shapes)))
     return InputColumn(
-        path, tensors, dtype, str(device), distinct, shapes if len(distinct) > 1 else None
+        path, tensors, dtype, device_name(device), distinct, shapes if len(distinct) > 1 else None
     )
 
 

@@ -59,7 +59,7 @@ from penstock.distributed.call import is_spread, run_placed
 from penstock.errors import PenstockError
 from penstock.ir.program import Program
 from penstock.run.memory.policy import default_policy
-from penstock.run.recording import profiling
+from penstock.run.recording import note_split, profiling
 from penstock.run.seeds import Seed
 from penstock.run.shipped import ShippedPlan, shipped_plans
 
@@ -71,7 +71,11 @@ class Function:
     """A Python function that runs as a program. Made by `ps.function`."""
 
     def __init__(
-        self, fn: Callable[..., Any], options: dict[str, Any], instance: Any = None
+        self,
+        fn: Callable[..., Any],
+        options: dict[str, Any],
+        instance: Any = None,
+        signature: inspect.Signature | None = None,
     ) -> None:
         check_traceable(fn)
         functools.update_wrapper(self, fn)
@@ -81,7 +85,7 @@ class Function:
         self._name = options["name"] or getattr(fn, "__name__", type(fn).__name__)
         bound = fn if instance is None else types.MethodType(fn, instance)
         identity = (id(fn), id(instance))
-        signature = inspect.signature(bound)
+        signature = signature or inspect.signature(bound)
         self._callee = Callee(bound, self._name, identity, signature, options["autograph"])
         self._names = list(self._callee.signature.parameters)
         self._traces = Traces() if instance is None else _traces_of(instance, self._name)
@@ -89,7 +93,12 @@ class Function:
     def __get__(self, instance: Any, owner: type | None = None) -> Function:
         if instance is None:
             return self
-        return Function(self.__wrapped__, self._options, instance)
+        return Function(self.__wrapped__, self._options, instance, self._bound_signature)
+
+    @functools.cached_property
+    def _bound_signature(self) -> inspect.Signature:
+        """The signature of the method of an object: the same for all objects."""
+        return inspect.signature(types.MethodType(self.__wrapped__, object()))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program for one instance."""
@@ -288,7 +297,10 @@ class Function:
         guards = self._guards()
         seed = seed or Seed()
         results: list[Any] = [None] * batch.count
-        for rows, part in split_instances(batch, _fixed_sizes):
+        parts = split_instances(batch, _fixed_sizes)
+        reason = "their shapes differ in more than the first dimension"
+        note_split(self._name, batch.count, len(parts), reason)
+        for rows, part in parts:
             for row, result in zip(rows, self._run_part(part, guards, seed), strict=True):
                 results[row] = result
         return results
@@ -308,7 +320,10 @@ class Function:
             else:
                 return self._run(entry, part, seed)
         results: list[Any] = [None] * part.count
-        for rows, group in split_instances(part, lambda number, shape: shape):
+        groups = split_instances(part, lambda number, shape: shape)
+        reason = "their sizes differ, and the function cannot be traced for all sizes at once"
+        note_split(self._name, part.count, len(groups), reason)
+        for rows, group in groups:
             entry = self._find(group, guards)
             for row, result in zip(rows, self._run(entry, group, seed), strict=True):
                 results[row] = result

@@ -18,6 +18,7 @@ from torch import nn
 
 from penstock.capture.active import state
 from penstock.capture.captures import reachable
+from penstock.capture.worlds import dtype_name
 
 SIMPLE_TYPES = (bool, int, float, str, NoneType)
 
@@ -44,7 +45,7 @@ class Guards:
 
 
 def _settings() -> Iterator[tuple[str, Hashable]]:
-    yield "the default dtype", str(torch.get_default_dtype())
+    yield "the default dtype", dtype_name(torch.get_default_dtype())
     yield "the device", "" if state.device is None else str(state.device)
     for device in ("cpu", "cuda"):
         enabled = torch.is_autocast_enabled(device)
@@ -57,6 +58,10 @@ _CONTAINERS = (list, tuple, dict)
 
 #: What is compared from call to call.
 _WATCHED = (*SIMPLE_TYPES, torch.Tensor, *_FUNCTIONS)
+
+
+#: The types whose values are marked by themselves, and how.
+_PLAIN = {kind: kind.__name__ for kind in (bool, int, str, NoneType)}
 
 
 def _mark(value: Any) -> Hashable:
@@ -72,7 +77,9 @@ def _attributes(path: str, module: nn.Module) -> Iterator[tuple[str, Hashable]]:
     yield f"the module {path}", id(module)
     yield f"the hooks of {path}", (len(module._forward_hooks), len(module._forward_pre_hooks))
     for name, value in vars(module).items():
-        if isinstance(value, SIMPLE_TYPES):
+        if type(value) in _PLAIN:
+            yield f"{path}.{name}", (_PLAIN[type(value)], value)
+        elif isinstance(value, SIMPLE_TYPES):
             yield f"{path}.{name}", _mark(value)
         elif name in _TORCH_OWN:
             continue

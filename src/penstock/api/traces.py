@@ -11,19 +11,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
 
 from penstock.api.columns import Batch, InputColumn, SharedTensor, argument_paths
-from penstock.calls.structure import unflatten
+from penstock.calls.structure import Structure, unflatten
 from penstock.capture.location import user_line
 from penstock.capture.restarts import leading
 from penstock.capture.signatures import Callee
 from penstock.capture.static import static_key
 from penstock.capture.trace import InputLeaf, SharedLeaf, TracedProgram, TraceRequest, trace
 from penstock.capture.traced_tensor import Origins
-from penstock.capture.worlds import dtype_name
+from penstock.capture.worlds import device_name, dtype_name
 from penstock.errors import PenstockError, PenstockWarning, report
 from penstock.ir.program import Program
 from penstock.ir.types import TensorType
@@ -124,7 +125,8 @@ class Traces:
 
     def pinned(self, batch: Batch, guards: dict[str, Hashable]) -> Origins:
         """Dimensions in which the instances differ, but which cannot be dynamic."""
-        return _differing(batch) & self._memory(_facts(batch, guards)).pinned
+        differing = _differing(batch)
+        return differing & self._memory(_facts(batch, guards)).pinned if differing else differing
 
     def is_unrecorded(self, batch: Batch) -> bool:
         """Whether a call with such arguments is more than one step of recorded eager code."""
@@ -207,8 +209,11 @@ class Traces:
 
 
 def _facts(batch: Batch, guards: dict[str, Hashable]) -> dict[str, Hashable]:
-    """All that must be equal, by the name to use when it is not."""
-    facts: dict[str, Hashable] = {"the structure of the arguments": str(batch.structure)}
+    """All that must be equal, by the name to use when it is not; found once for a batch."""
+    if batch.facts is not None and batch.facts[0] is guards:
+        known: dict[str, Hashable] = batch.facts[1]
+        return known
+    facts: dict[str, Hashable] = {"the structure of the arguments": _text(batch.structure)}
     for number, leaf in enumerate(batch.leaves):
         if isinstance(leaf, InputColumn):
             described = (dtype_name(leaf.dtype), len(leaf.shapes[0]), leaf.device)
@@ -217,7 +222,14 @@ def _facts(batch: Batch, guards: dict[str, Hashable]) -> dict[str, Hashable]:
             facts[f"the shared {leaf.path}"] = _tensor_facts(leaf.tensor)
         else:
             facts[f"{_STATIC}{number}"] = static_key(leaf)
-    return facts | guards
+    facts |= guards
+    batch.facts = guards, facts
+    return facts
+
+
+@lru_cache(maxsize=1024)
+def _text(structure: Structure) -> str:
+    return str(structure)
 
 
 def _record_key(batch: Batch) -> Hashable:
@@ -227,14 +239,19 @@ def _record_key(batch: Batch) -> Hashable:
 
 def _fits(entry: Entry, batch: Batch) -> bool:
     for number, column in enumerate(batch.inputs):
-        for dimension, size in enumerate(entry.shapes[number]):
+        shapes, known = column.shapes, entry.shapes[number]
+        if len(shapes) == 1 and shapes[0] == known:
+            continue
+        for dimension, size in enumerate(known):
             if (number, dimension) in entry.traced.dynamic:
                 continue
-            if any(shape[dimension] != size for shape in column.shapes):
+            if any(shape[dimension] != size for shape in shapes):
                 return False
-    sizes = _sizes(batch)
-    if any(len({sizes[place] for place in places}) > 1 for places in entry.equal):
-        return False
+    together = [places for places in entry.equal if len(places) > 1]
+    if together:
+        sizes = _sizes(batch)
+        if any(len({sizes[place] for place in places}) > 1 for places in together):
+            return False
     return _captures_fit(entry)
 
 
@@ -244,13 +261,15 @@ def _captures_fit(entry: Entry) -> bool:
         if capture.shared is not None:
             continue
         assert isinstance(type_, TensorType)
-        if _tensor_facts(capture.fetch()) != (type_.dtype, type_.shape, type_.device):
+        tensor = capture.fetch()
+        is_alike = dtype_name(tensor.dtype) == type_.dtype and tensor.shape == type_.shape
+        if not is_alike or device_name(tensor.device) != type_.device:
             return False
     return True
 
 
 def _tensor_facts(tensor: torch.Tensor) -> Hashable:
-    return dtype_name(tensor.dtype), tuple(tensor.shape), str(tensor.device)
+    return dtype_name(tensor.dtype), tuple(tensor.shape), device_name(tensor.device)
 
 
 def _leaves(batch: Batch) -> tuple[Any, ...]:

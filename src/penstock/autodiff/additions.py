@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from penstock.autodiff.contract import Contraction
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 class Addition:
     """What to do with one result of a backward half, or with factors among them."""
 
-    def run(self, reversal: Reversal, results: Sequence[Any]) -> None:
-        """Do it."""
+    def run(self, reversal: Reversal, results: Sequence[Any], *, is_own: bool = False) -> None:
+        """Do it; `is_own`: nobody else knows of the memory of the results."""
         raise NotImplementedError
 
 
@@ -42,10 +43,10 @@ class Collection(Addition):
     wire: int
     how: Contraction
 
-    def run(self, reversal: Reversal, results: Sequence[Any]) -> None:
+    def run(self, reversal: Reversal, results: Sequence[Any], *, is_own: bool = False) -> None:
         """Add them to the others."""
         factors = [results[place] for place in self.how.places]
-        reversal.collect(self.key, self.wire, self.how, factors)
+        reversal.collect(self.key, self.wire, self.how, factors, is_own=is_own)
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +56,7 @@ class UniformAddition(Addition):
     wire: int
     place: int
 
-    def run(self, reversal: Reversal, results: Sequence[Any]) -> None:
+    def run(self, reversal: Reversal, results: Sequence[Any], *, is_own: bool = False) -> None:
         """Add it to what is known of it."""
         reversal.add_uniform(self.wire, results[self.place].clone())
 
@@ -77,7 +78,7 @@ class SlotAddition(Addition):
     chosen: torch.Tensor | None = None
     put: Accumulate | None = None
 
-    def run(self, reversal: Reversal, results: Sequence[Any]) -> None:
+    def run(self, reversal: Reversal, results: Sequence[Any], *, is_own: bool = False) -> None:
         """Write or add them."""
         values = results[self.place]
         if self.chosen is not None:
@@ -100,6 +101,8 @@ def find_additions(
 ) -> tuple[Addition, ...]:
     """For each operand how its gradient is added, for the rows of its mask where there is one."""
     additions: list[Addition] = []
+    is_masked = any(mask is not None for mask in masks)
+    first = set() if is_masked else _first_together(reversal, page, index, places)
     for operand, place, mask in zip(page.operands, places, masks, strict=True):
         if place is None:
             continue
@@ -111,8 +114,32 @@ def find_additions(
         elif isinstance(source, Shared):
             additions.append(UniformAddition(source.wire, place))
         else:
-            additions.append(_slot_addition(reversal, page, operand, place, index, mask))
+            is_first = source.arena in first  # type: ignore[union-attr]
+            additions.append(_slot_addition(reversal, page, operand, place, index, mask, is_first))
     return tuple(additions)
+
+
+def _first_together(
+    reversal: Reversal,
+    page: Page,
+    index: Integers | None,
+    places: Sequence[int | Contraction | None],
+) -> set[int]:
+    """The arenas in which gradients of several operands are all first: one look at many slots takes
+    less time than many looks. Their slots have gradients from now on.
+    """
+    sources: dict[int, list[Slots]] = {}
+    for operand, place in zip(page.operands, places, strict=True):
+        source = page.launch.operands[operand]
+        if isinstance(place, int) and isinstance(source, (Span, Picks)):
+            slots = row_slots(source, page.rows, index)
+            sources.setdefault(source.arena, []).append(slots)
+    return {
+        number
+        for number, slots in sources.items()
+        if len(slots) > 1
+        and reversal.arena(number).take_first(np.concatenate(list(map(as_array, slots))))
+    }
 
 
 def _slot_addition(
@@ -122,6 +149,7 @@ def _slot_addition(
     place: int,
     index: Integers | None,
     mask: torch.Tensor | None,
+    is_first: bool,
 ) -> SlotAddition:
     source = page.launch.operands[operand]
     assert isinstance(source, Span | Picks)
@@ -130,7 +158,7 @@ def _slot_addition(
     if chosen is not None:
         index = chosen.numpy() if index is None else index[chosen.numpy()]
     slots, find = row_slots(source, page.rows, index), reversal.finding(page, source, index)
-    is_first = arena.take_first(slots)
+    is_first = is_first or arena.take_first(slots)
     missing = None
     if not is_first:
         without = arena.take_more(slots)

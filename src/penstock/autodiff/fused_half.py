@@ -45,19 +45,22 @@ class HalfForm(NamedTuple):
 class FusedHalf:
     """A backward half of a plan that may be run compiled."""
 
-    __slots__ = ("additions", "cotangents", "form", "rows", "size", "written")
+    __slots__ = ("additions", "arenas", "form", "is_found", "saved", "size", "tensors", "wires")
 
     def __init__(self, reversal: Reversal, page: Page, half: Half, form: HalfForm) -> None:
         assert half.additions is not None
         self.form = form
         self.size = page.rows if half.index is None else len(half.index)
-        #: The rows of the half, among those of the launch.
-        self.rows = _positions(reversal, page, half, form.form.code.device)
-        launch = page.launch
-        targets = [launch.targets[result] for result in half.pattern]
-        operands = [launch.operands[form.written[place]] for place in sorted(form.written)]
-        self.cotangents = [_slots(reversal, page, half, target) for target in targets]
-        self.written = [_slots(reversal, page, half, operand) for operand in operands]
+        #: What the code takes, in order: slots, which are the same in every pass, and None for what
+        #: a pass must say.
+        self.tensors: list[Any] = []
+        #: Whether slots are on their device, so that all are tensors now.
+        self.is_found = False
+        #: What a pass must say: at which place which saved value, uniform value and arena.
+        self.saved: list[tuple[int, int, int]] = []
+        self.wires: list[tuple[int, int]] = []
+        self.arenas: list[tuple[int, int]] = []
+        self._take(reversal, page, half)
         #: What is left to do with results that are not written.
         self.additions = [
             addition
@@ -65,33 +68,62 @@ class FusedHalf:
             if not isinstance(addition, SlotAddition) or addition.place not in form.written
         ]
 
+    def _take(self, reversal: Reversal, page: Page, half: Half) -> None:
+        form, launch, tensors = self.form, page.launch, self.tensors
+        rows = _positions(reversal, page, half, form.form.code.device)
+        for position, entries in form.saved:
+            self.saved.append((len(tensors), position, entries))
+            tensors += (None, rows) if entries else (None,)
+        for operand in form.uniforms:
+            self.wires.append((len(tensors), launch.operands[operand].wire))  # type: ignore[union-attr]
+            tensors.append(None)
+        for result in half.pattern:
+            target = launch.targets[result]
+            self.arenas.append((len(tensors), target.arena))
+            tensors += (None, reversal.finding(page, target, half.index))
+        for addition in self._written(half):
+            self.arenas.append((len(tensors), addition.arena))
+            tensors += (None, addition.find)
+
+    def _written(self, half: Half) -> list[SlotAddition]:
+        """What is done by the code itself, in the order of the results."""
+        assert half.additions is not None
+        slots = [item for item in half.additions if type(item) is SlotAddition]
+        written = [addition for addition in slots if addition.place in self.form.written]
+        return sorted(written, key=lambda addition: addition.place)
+
     def run(self, reversal: Reversal, page: Page) -> bool:
         """Do it; False where it must be done the plain way."""
-        compiled = self.form.form.ready(self.size)
+        form = self.form.form
+        compiled = form.ready(self.size)
         if compiled is None:
             return False
-        given = run_compiled(compiled, self._tensors(reversal, page), self.form.form.name)
+        given = run_compiled(compiled, self._filled(reversal, page), form.name)
         if given is None:
             return False
-        remaining = iter(given)
         written = self.form.written
-        results = [None if k in written else next(remaining) for k in range(self.form.result_count)]
+        if written:
+            remaining = iter(given)
+            places = range(self.form.result_count)
+            given = [None if k in written else next(remaining) for k in places]  # type: ignore[misc]
         for addition in self.additions:
-            addition.run(reversal, results)
+            addition.run(reversal, given, is_own=form.gives_own)
         return True
 
-    def _tensors(self, reversal: Reversal, page: Page) -> list[torch.Tensor]:
-        tensors: list[torch.Tensor] = []
-        rows = self.rows()
-        for position, entries in self.form.saved:
+    def _filled(self, reversal: Reversal, page: Page) -> list[torch.Tensor]:
+        if not self.is_found:
+            self.tensors = [find() if callable(find) else find for find in self.tensors]
+            self.is_found = True
+        tensors: list[torch.Tensor] = self.tensors.copy()
+        for place, position, entries in self.saved:
             values = page.read_saved(position)
             if entries > 1:
                 values = values.view(page.rows, entries, *values.shape[1:])
-            tensors += (values, rows) if entries else (values,)
-        for operand in self.form.uniforms:
-            tensors.append(reversal.taped.read_uniform(page.launch.operands[operand].wire))  # type: ignore[union-attr]
-        for number, index in (*self.cotangents, *self.written):
-            tensors += (reversal.arena(number).values, index())
+            tensors[place] = values
+        for place, wire in self.wires:
+            tensors[place] = reversal.taped.read_uniform(wire)
+        for place, number in self.arenas:
+            tensors[place] = reversal.arena(number).values
         return tensors
 
 
@@ -136,12 +168,12 @@ def _half_form(
     saved = [(k, _entries(page, k)) for k in backward.saved]
     if any(entries < 0 for _, entries in saved):
         return None
-    uses = _uses(backward)
+    uses = uses_of(backward)
     written = {place: operand for place, operand in first.items() if uses[place] == 1}
     wires = [launch.operands[k].wire for k in backward.uniforms]  # type: ignore[union-attr]
     parts = [
         *(_saved_part(page.saved[k], entries) for k, entries in saved),
-        *(_whole_part(reversal.taped.read_uniform(wire)) for wire in wires),
+        *(whole_part(reversal.taped.read_uniform(wire)) for wire in wires),
         *(_rows_part(reversal.arena(target.arena).values) for target in targets),
     ]
     if len({part.device for part in parts}) != 1:
@@ -169,18 +201,12 @@ def _entries(page: Page, position: int) -> int:
 def _positions(reversal: Reversal, page: Page, half: Half, device: torch.device) -> FindIndex:
     if half.index is not None:
         return reversal.indices.wait(half.index, device)
-    return page.indices.of(Span(0, 0, page.rows), device)
-
-
-def _slots(reversal: Reversal, page: Page, half: Half, source: Operand) -> tuple[int, FindIndex]:
-    """An arena, and slots of it."""
-    assert isinstance(source, Span | Picks)
-    return source.arena, reversal.finding(page, source, half.index)
+    return (page.indices or reversal.indices).of(Span(0, 0, page.rows), device)
 
 
 def _saved_part(values: torch.Tensor, entries: int) -> Part:
     if entries <= 1:
-        return _rows_part(values) if entries else _whole_part(values)
+        return _rows_part(values) if entries else whole_part(values)
     shape = (entries, *values.shape[1:])
     return Part(Origin.GATHERED, values.dtype, shape, values.device, is_joined=True)
 
@@ -189,7 +215,8 @@ def _rows_part(values: torch.Tensor) -> Part:
     return Part(Origin.GATHERED, values.dtype, tuple(values.shape[1:]), values.device)
 
 
-def _whole_part(values: torch.Tensor) -> Part:
+def whole_part(values: torch.Tensor) -> Part:
+    """A tensor that is the same for all rows."""
     return Part(Origin.UNIFORM, values.dtype, tuple(values.shape), values.device)
 
 
@@ -199,7 +226,7 @@ def _written(reversal: Reversal, source: Operand) -> Written:
     return Written(arena.values.dtype, arena.kind.shape, arena.device)
 
 
-def _uses(backward: Backward) -> Counter[int]:
+def uses_of(backward: Backward) -> Counter[int]:
     """How often each result is used."""
     return Counter(place for places in map(_places, backward.gradients) for place in places)
 

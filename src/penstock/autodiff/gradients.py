@@ -64,6 +64,17 @@ def as_slice(slots: Slots) -> slice | None:
     return slice(int(slots[0]), int(slots[-1]) + 1) if consecutive(slots) else None
 
 
+def _counted(count: int) -> Integers:
+    """The numbers from 0 on."""
+    global _counts
+    if len(_counts) < count:
+        _counts = np.arange(2 * count)
+    return _counts[:count]
+
+
+_counts: Integers = np.arange(1024)
+
+
 class GradientArena:
     """The gradients of one arena."""
 
@@ -75,7 +86,6 @@ class GradientArena:
         self.present = np.zeros(capacity, np.bool_)
         #: For finding out whether slots occur twice.
         self._marks = np.empty(capacity, np.int64)
-        self._order = np.arange(capacity)
 
     def index(self, slots: Slots) -> torch.Tensor:
         """Slots as an index tensor."""
@@ -112,9 +122,9 @@ class GradientArena:
         """Whether no slot occurs twice: whoever comes last leaves a mark, so all find their own."""
         if isinstance(slots, slice) or len(slots) < 2:
             return True
-        if len(slots) > len(self._order):
+        if len(slots) > len(self._marks):
             return False
-        order = self._order[: len(slots)]
+        order = _counted(len(slots))
         self._marks[slots] = order
         return bool((self._marks[slots] == order).all())
 
@@ -203,6 +213,11 @@ class GradientArena:
             arena.values[piece].copy_(arena.apart(gradients))
 
         return write
+
+    def add(self, index: torch.Tensor, gradients: torch.Tensor) -> None:
+        """Add gradients to slots that all have one."""
+        rows = gradients.reshape(index.shape[0], *self.kind.shape)
+        self.values.index_add_(0, index, rows)
 
     def apart(self, gradients: torch.Tensor) -> torch.Tensor:
         """The gradients in other memory than the arena's."""

@@ -10,7 +10,6 @@ the way back that one pass has found serves later ones.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +17,11 @@ import torch
 
 from penstock.autodiff.additions import find_additions, row_slots
 from penstock.autodiff.contract import Contraction, Window
-from penstock.autodiff.forms import Form
 from penstock.autodiff.fused_half import bind_half
 from penstock.autodiff.gradients import GradientArena, add_gradients, as_array, as_slots
 from penstock.autodiff.joint import Pattern, TrainingForm
 from penstock.autodiff.padding import reverse_padding
+from penstock.autodiff.patterns import patterns
 from penstock.autodiff.tape import Entry, Page, Taping
 from penstock.autodiff.way_back import CopyBack, Fetch, Fill, Half, Move, WayBack
 from penstock.plan.schedule import (
@@ -172,14 +171,24 @@ class Reversal:
 
     def _reverse_launch(self, page: Page) -> tuple[Half, ...]:
         rows = page.launch.rows
-        held = {k: self._rows_held(page.launch.targets[k], rows) for k in page.results}
-        if all(mask is None for mask in held.values()):
+        masks = {k: self._rows_held(page.launch.targets[k], rows) for k in page.results}
+        held = {k: mask for k, mask in masks.items() if mask is not None}
+        if not held:
             return ()
-        return tuple(self._half(page, *chosen) for chosen in _patterns(held, rows, page.form))
+        partial = [k for k, mask in held.items() if not mask.all()]
+        if not partial:
+            return (self._half(page, tuple(held), None, ()),)
+        found = patterns(held, rows, page.form)
+        return tuple(self._half(page, *chosen, partial) for chosen in found)
 
-    def _half(self, page: Page, pattern: tuple[int, ...], index: Integers | None) -> Half:
-        """The backward half of some rows, and what becomes of its results, if that is known."""
-        zeros = tuple(fill for k in pattern for fill in self._zeros(page, k, index))
+    def _half(
+        self, page: Page, pattern: Pattern, index: Integers | None, partial: Sequence[int]
+    ) -> Half:
+        """The backward half of some rows, and what becomes of its results, if that is known; some
+        rows lack a cotangent of the `partial` ones.
+        """
+        lacking = (k for k in pattern if k in partial)
+        zeros = tuple(fill for k in lacking for fill in self._zeros(page, k, index))
         half = Half(pattern, index, zeros)
         if isinstance(page.form, TrainingForm):
             places = page.form.backward(pattern).gradients
@@ -217,8 +226,8 @@ class Reversal:
             self._run_backward(page, half)
             return
         rows = page.rows if half.index is None else len(half.index)
-        with self.taped.recorder.backward(self.taped, page.launch, rows):
-            self._run_backward(page, half)
+        work = self._run_backward, page, half
+        self.taped.recorder.backward(self.taped, page.launch, rows, *work)
 
     def _run_backward(self, page: Page, half: Half) -> None:
         for fill in half.zeros:
@@ -253,12 +262,22 @@ class Reversal:
         self._bind(page, half)
         return half.fused is not None and half.fused.run(self, page)
 
-    def collect(self, key: object, wire: int, how: Contraction, factors: Sequence[Any]) -> None:
-        """Factors of a weight gradient go to the window of their block and operand."""
+    def collect(
+        self,
+        key: object,
+        wire: int,
+        how: Contraction,
+        factors: Sequence[torch.Tensor],
+        *,
+        is_own: bool,
+    ) -> None:
+        """Factors of a weight gradient go to the window of their block and operand; `is_own`:
+        nobody writes to their memory.
+        """
         found = self.windows.get(key)
         if found is None:
             found = self.windows[key] = wire, Window(how)
-        gradient = found[1].add(tuple(map(self._owned, factors)))
+        gradient = found[1].add(tuple(factors if is_own else map(self._owned, factors)))
         if gradient is not None:
             self.add_uniform(wire, gradient)
 
@@ -291,7 +310,7 @@ class Reversal:
         """Finds the slots of some rows of an operand or a target on its device."""
         device = self.arena(source.arena).device
         if index is None:
-            return page.indices.of(source, device)
+            return (page.indices or self.indices).of(source, device)
         return self.indices.wait(as_array(row_slots(source, page.rows, index)), device)
 
 
@@ -324,25 +343,3 @@ def _with_rows(rows: int, results: Sequence[torch.Tensor | None]) -> list[torch.
     """The results that have a row for each row of the launch."""
     made = [values for values in results if values is not None]
     return [values for values in made if values.dim() and values.shape[0] == rows]
-
-
-def _patterns(
-    held: dict[int, npt.NDArray[np.bool_] | None], rows: int, form: Form | None
-) -> Iterator[tuple[Pattern, Integers | None]]:
-    """The rows with each set of results that have cotangents; None stands for all rows."""
-    masks = {k: mask for k, mask in held.items() if mask is not None}
-    if all(mask.all() for mask in masks.values()):
-        yield tuple(masks), None
-        return
-    code = np.zeros(rows, np.int64)
-    for bit, mask in enumerate(masks.values()):
-        code |= mask.astype(np.int64) << bit
-    widest = tuple(masks)
-    groups: dict[Pattern, list[int]] = {}
-    for number in np.unique(code[code > 0]).tolist():
-        pattern = tuple(k for bit, k in enumerate(masks) if number >> bit & 1)
-        is_joined = isinstance(form, TrainingForm) and form.takes_zeros(widest, pattern)
-        groups.setdefault(widest if is_joined else pattern, []).append(number)
-    for pattern, numbers in groups.items():
-        chosen = np.isin(code, numbers)
-        yield pattern, None if chosen.all() else np.flatnonzero(chosen)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,10 @@ from penstock.autodiff.forms import Form, training_form
 from penstock.autodiff.joint import Pattern, TrainingForm
 from penstock.autodiff.lent_rows import find_lent
 from penstock.autodiff.opaque import KeptGraph, launch_kept
+from penstock.autodiff.versions import check_version, version_of
 from penstock.ir.graph import Wire
 from penstock.plan.schedule import Copy, Integers, Launch, Pad, Store, Unpad
+from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
 from penstock.run.engine import Run
 from penstock.run.fused.binding import FusedLaunch, bind_launch
@@ -54,14 +56,16 @@ class Page:
     #: What torch's autograd has recorded, for a block that is taken as it is.
     graph: KeptGraph | None = None
     saved: list[torch.Tensor] = field(default_factory=list)
-    #: The version of each saved value: some are the caller's own tensors.
+    #: The version of each saved value, as some are the caller's own tensors; none where all were
+    #: made by the launch and nobody else knows of them.
     versions: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
     #: For each row the instance it belongs to.
     instances: Integers | None = None
-    #: Rows whose backward half has run, and will not run again.
-    consumed: npt.NDArray[np.bool_] | None = None
-    indices: Indices = field(default_factory=Indices)
+    #: Rows whose backward half has run, and will not run again; True stands for all.
+    consumed: npt.NDArray[np.bool_] | Literal[True] | None = None
+    #: The slots of the launch on their devices.
+    indices: Indices | None = None
     #: Whether it is known that no slot is read and written.
     is_apart: bool = False
     #: Whether the saved values are those of a CUDA graph, which later runs write anew.
@@ -72,31 +76,31 @@ class Page:
         """How many rows were launched."""
         return self.launch.rows
 
-    def save(self, values: Sequence[torch.Tensor]) -> None:
-        """Keep values, which nobody else writes to."""
+    def save(self, values: Sequence[torch.Tensor], *, is_own: bool = False) -> None:
+        """Keep values, which nobody else writes to; `is_own`: nobody else knows of them."""
         self.saved = list(values)
-        self.versions = tuple(map(version_of, values))
+        self.versions = () if is_own else tuple(map(version_of, values))
 
     def use(self, index: Integers | None, *, is_last: bool) -> None:
         """Make sure that some rows (None: all) can still go backward; `is_last`: for the last
         time.
         """
         chosen = slice(None) if index is None else index
-        if self.consumed is not None and self.consumed[chosen].any():
-            raise RuntimeError(
-                "Trying to backward through the graph a second time (or directly access saved "
-                "tensors after they have already been freed). Specify retain_graph=True if you "
-                "need to backward through the graph a second time."
-            )
-        if is_last:
-            if self.consumed is None:
-                self.consumed = np.zeros(self.rows, np.bool_)
-            self.consumed[chosen] = True
+        used = self.consumed
+        if used is True or (used is not None and used[chosen].any()):
+            raise second_backward()
+        if is_last and index is None:
+            self.consumed = True
+        elif is_last:
+            if used is None:
+                used = self.consumed = np.zeros(self.rows, np.bool_)
+            used[chosen] = True
 
     @property
     def is_used_up(self) -> bool:
         """Whether no row can go backward again."""
-        return self.consumed is not None and bool(self.consumed.all())
+        used = self.consumed
+        return used is not None and (used is True or bool(used.all()))
 
     def release(self) -> None:
         """Drop the saved values if no row will need them again."""
@@ -145,7 +149,8 @@ class Page:
     def read_saved(self, position: int) -> torch.Tensor:
         """A saved value, unless it has been changed since."""
         values = self.saved[position]
-        check_version(values, self.versions[position])
+        if self.versions:
+            check_version(values, self.versions[position])
         return values
 
     def _read_rows(self, position: int, index: Integers | None) -> torch.Tensor:
@@ -156,6 +161,15 @@ class Page:
         assert self.form is not None
         where = torch.from_numpy(index).to(values.device, non_blocking=True)
         return self.form.saved[position].select(values, self.rows, where)
+
+
+def second_backward() -> RuntimeError:
+    """The error of torch about values that are gone."""
+    return RuntimeError(
+        "Trying to backward through the graph a second time (or directly access saved "
+        "tensors after they have already been freed). Specify retain_graph=True if you "
+        "need to backward through the graph a second time."
+    )
 
 
 #: One step of a tape.
@@ -243,11 +257,14 @@ class Taping(Runner):
         asked = (page.operands, page.results, self.saves_rows)
         fused = step.fused_for(self, asked, lambda run: self._bind(step, asked))
         saved = None if fused is None else fused.run(self)
-        if saved is None:
+        if fused is None or saved is None:
             return False
         page.form, page.sizes = step.training[asked]
         page.is_apart = True
-        page.save(step.lent[asked].join(self, saved) if asked in step.lent else saved)
+        if asked in step.lent:
+            page.save(step.lent[asked].join(self, saved))
+        else:
+            page.save(saved, is_own=fused.form.gives_own)
         return True
 
     def _bind_ahead(self, step: PreparedLaunch) -> None:
@@ -257,6 +274,22 @@ class Taping(Runner):
         elif step.block.is_hot("forward"):
             asked = (operands, results, self.saves_rows)
             step.fused_for(self, asked, lambda run: self._bind(step, asked))
+
+    def half_of(self, number: int) -> tuple[BatchFunction, str, int] | None:
+        """The forward half of a block where gradients are asked for."""
+        operands, results = self.flows(number)
+        if not operands or not results:
+            return super().half_of(number)
+        form = self.whole_form(number)
+        return None if form is None else (form.forward, "forward", len(form.saved))
+
+    def whole_form(self, number: int) -> TrainingForm | None:
+        """The form of a block that is launched whole, for what carries gradients."""
+        block = self.blocks[number]
+        if block.plain_function() is None:
+            return None
+        form = training_form(block, (), *self.flows(number))
+        return form if isinstance(form, TrainingForm) else None
 
     def _bind(self, step: PreparedLaunch, asked: Asked) -> FusedLaunch | None:
         if step.block.plain_function() is None:
@@ -373,18 +406,3 @@ class TapedRun(Taping, Run):
             results = tuple(k for k, wire in enumerate(node.outputs) if wire in self.wires)
             self.known_flows[number] = operands, results
         return self.known_flows[number]
-
-
-def version_of(values: torch.Tensor) -> int:
-    """How often a tensor has been changed in place; tensors made in inference mode do not count."""
-    return 0 if values.is_inference() else values._version
-
-
-def check_version(values: torch.Tensor, version: int) -> None:
-    """Raise torch's error if a tensor has been changed in place."""
-    if version_of(values) != version:
-        raise RuntimeError(
-            "one of the variables needed for gradient computation has been modified by an "
-            f"inplace operation: [{values.type()} {list(values.shape)}] is at version "
-            f"{values._version}; expected version {version} instead."
-        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 import torch
 
@@ -24,9 +24,17 @@ def _dtype(device: str) -> str | None:
     return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
 
 
-@contextmanager
-def autocast_as(state: Autocast) -> Iterator[None]:
+def autocast_as(state: Autocast) -> AbstractContextManager[None]:
     """The state of autocast as it was elsewhere; nothing where `state` is empty."""
+    is_here = all(dtype == _dtype(device) for device, dtype in state)
+    return _NOTHING if is_here else _changed(state)
+
+
+_NOTHING = nullcontext()
+
+
+@contextmanager
+def _changed(state: Autocast) -> Iterator[None]:
     with ExitStack() as stack:
         for device, dtype in state:
             if dtype != _dtype(device):

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 MANY_SIGNATURES, TOO_MANY_SIGNATURES = 8, 24
 
 
+_PLAIN_KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
 @dataclass(frozen=True, slots=True)
 class Callee:
     """A `ps.function` as calls see it."""
@@ -44,8 +47,18 @@ class Callee:
     #: Whether Python control flow in it is converted.
     autograph: bool = True
 
+    #: How many parameters there are, where each takes one argument by its position; else -1.
+    plain_count: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        parameters = self.signature.parameters.values()
+        is_plain = all(parameter.kind in _PLAIN_KINDS for parameter in parameters)
+        object.__setattr__(self, "plain_count", len(parameters) if is_plain else -1)
+
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """The arguments in their normal form, defaults included."""
+        if not kwargs and len(args) == self.plain_count:
+            return args, {}
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return bound.args, bound.kwargs

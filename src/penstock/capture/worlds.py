@@ -14,6 +14,7 @@ it runs.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import count
 
 import torch
@@ -34,9 +35,16 @@ CutKey = tuple[Dimension, Value | int, Value | int | None, int]
 _FIRST_NUMBER, _FIRST_DIMENSION = 11, 1009
 
 
+@cache
 def dtype_name(dtype: torch.dtype) -> str:
     """`float32` for `torch.float32`."""
     return str(dtype).removeprefix("torch.")
+
+
+@cache
+def device_name(device: torch.device) -> str:
+    """`cuda:0` for that device."""
+    return str(device)
 
 
 def dtype_called(name: str) -> torch.dtype:

@@ -114,32 +114,36 @@ class ChildSumTreeLSTM(nn.Module):
         """h of the root."""
         words = self.embedding(tree.token)
         # What gates need of words is made for all words of all trees in one launch.
-        state: State = self.encode(tree, words, self.word_gates(words), tree.root)
+        gates, forget = self.word_gates(words), self.word_forget(words)
+        state: tuple[Tensor, ...] = self.encode(tree, gates, forget, tree.root)
         return state[0]
 
     @ps.function
-    def encode(self, tree: Tree, words: Tensor, gates: Tensor, i: Tensor) -> State:
-        """h and c of node i, from the vectors of all words and their share in the gates."""
+    def encode(
+        self, tree: Tree, gates: Tensor, forget: Tensor, i: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """h and c of node i and its share in its parent's forget gate, from the shares of all words
+        in the gates. A node makes its own share, so that adding a child takes no product.
+        """
 
-        def leaf() -> State:
-            return _state(gates[i] + self.child_gates.bias, None)
+        def leaf() -> tuple[Tensor, Tensor, Tensor]:
+            h, c = _state(gates[i] + self.child_gates.bias, None)
+            return h, c, self.child_forget(h)
 
-        def inner() -> State:
-            forget = self.word_forget(words[i])
-
+        def inner() -> tuple[Tensor, Tensor, Tensor]:
             def add_child(k: Tensor, kept: Tensor, h_sum: Tensor) -> tuple[Tensor, ...]:
-                h, c = self.encode(tree, words, gates, tree.child(i, k))
-                keep = torch.sigmoid(forget + self.child_forget(h))
-                return k + 1, kept + keep * c, h_sum + h
+                h, c, share = self.encode(tree, gates, forget, tree.child(i, k))
+                return k + 1, kept + torch.sigmoid(forget[i] + share) * c, h_sum + h
 
             # Made of a weight, not of words, so that all rows share it.
             zeros = self.child_forget.bias.new_zeros(self.hidden)
             _, kept, h_sum = ps.while_loop(
                 lambda k, kept, h_sum: k < tree.arity(i), add_child, (0, zeros, zeros)
             )
-            return _state(gates[i] + self.child_gates(h_sum), kept)
+            h, c = _state(gates[i] + self.child_gates(h_sum), kept)
+            return h, c, self.child_forget(h)
 
-        state: State = ps.cond(tree.is_leaf(i), leaf, inner)
+        state: tuple[Tensor, Tensor, Tensor] = ps.cond(tree.is_leaf(i), leaf, inner)
         return state
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -62,11 +63,17 @@ class CallInputs:
         arrays += [item.lengths for item in self.slots if item is not None]
         facts = [array if array is None else (array.dtype.str, array.shape) for array in arrays]
         slots = [item and (item.shapes, item.is_shared) for item in self.slots]
-        hasher.update(repr((self.count, limits, window, facts, slots)).encode())
+        hasher.update(_text(limits))
+        hasher.update(repr((self.count, window, facts, slots)).encode())
         for array in arrays:
             if array is not None:
                 hasher.update(np.ascontiguousarray(array).data)
         return hasher.digest()
+
+
+@lru_cache(maxsize=64)
+def _text(limits: Limits) -> bytes:
+    return repr(limits).encode()
 
 
 def by_shape(shapes: Iterable[Shape]) -> dict[Shape, list[int]]:

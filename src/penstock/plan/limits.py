@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 #: Nested calls that a function may make unless it says otherwise.
 DEPTH = 10_000
@@ -28,7 +29,12 @@ class Limits:
 
     def with_depth(self, depth: int) -> Limits:
         """These limits with that depth, where they leave it open."""
-        return self if self.depth is not None else replace(self, depth=depth)
+        return self if self.depth is not None else _with_depth(self, depth)
+
+
+@lru_cache(maxsize=64)
+def _with_depth(limits: Limits, depth: int) -> Limits:
+    return replace(limits, depth=depth)
 
 
 _DEFAULT = Limits()

@@ -24,12 +24,18 @@ class Mirror(NamedTuple):
     device: torch.device
 
 
+#: A small number for each kind, which is compared faster.
+_likenesses: dict[Kind, int] = {}
+
+
 class Arena:
     """The values of one kind."""
 
     def __init__(self, kind: Kind, number: int = 0) -> None:
         self.kind = kind
         self.number = number
+        #: The same for all arenas of a kind.
+        self.likeness = _likenesses.setdefault(kind, len(_likenesses))
         self.dtype: torch.dtype = getattr(torch, kind.dtype, torch.float32)
         self.device = torch.device(kind.device)
         self.starts: list[int] = []

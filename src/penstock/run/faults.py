@@ -7,12 +7,13 @@ which happens only then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 
+from penstock.errors import SizeError, report
 from penstock.ir.program import Source
+from penstock.ir.types import TensorType
 from penstock.plan.faults import RowFault
 from penstock.plan.schedule import Integers
 from penstock.run.blocks import RunnableBlock
@@ -28,17 +29,20 @@ MOST_TRIED = 4096
 _BLAMED = "_penstock_row"
 
 
-@contextmanager
-def user_errors(numbers: Numbers) -> Iterator[None]:
-    """Turn a fault of a row into the error that it is for the user."""
-    try:
-        yield
-    except RowFault as found:
-        instance = None if numbers is None else numbers[found.instance]
-        error = found.fault.at(None if found.source is None else str(found.source), instance)
-    else:
-        return
-    raise error
+class user_errors:
+    """Turns a fault of a row into the error that it is for the user."""
+
+    def __init__(self, numbers: Numbers) -> None:
+        self.numbers = numbers
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, found: BaseException | None, trace: object) -> None:
+        if isinstance(found, RowFault):
+            instance = None if self.numbers is None else self.numbers[found.instance]
+            error = found.fault.at(None if found.source is None else str(found.source), instance)
+            raise error from None
 
 
 def note_launch(
@@ -58,6 +62,27 @@ def note_launch(
         note += f", for instance {numbers[instances[row]]}"
     error.add_note(note if source is None else f"{note}, at {source}")
     return row
+
+
+def sizes_as_traced(
+    error: RuntimeError, block: RunnableBlock, outputs: Sequence[torch.Tensor]
+) -> RuntimeError | SizeError:
+    """The error to raise where results cannot be stored: about a result that is not of the size
+    that its type says, if there is one.
+    """
+    for wire, values in zip(block.node.outputs, outputs, strict=False):
+        kind, made = wire.type, tuple(values.shape[1:])
+        if isinstance(kind, TensorType) and not kind.is_dynamic and made != kind.shape:
+            return SizeError(
+                report(
+                    "A value has another size than when the program was traced.",
+                    where=str(block.node.source) if block.node.source else None,
+                    facts=[("traced", str(list(kind.shape))), ("found", str(list(made)))],
+                    todo="Give empty sequences, of which x[:1] and x[-1:] are empty, a branch of"
+                    " their own: if len(x) == 0.",
+                )
+            )
+    return error
 
 
 def blame_row(error: Exception, row: int) -> None:

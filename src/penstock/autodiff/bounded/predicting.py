@@ -22,7 +22,7 @@ from penstock.run.memory.costs import Bandwidth, DeviceTimer, bandwidth_of
 from penstock.run.memory.policy import Policy, in_words
 from penstock.run.memory.store import EARLY
 from penstock.run.prepared import Prepared
-from penstock.run.recording import Built
+from penstock.run.recording import building_time
 
 #: The backward half of a launch takes so many times as long as the forward one, about.
 BACKWARD = 2.0
@@ -73,14 +73,14 @@ class Stopwatch:
     """
 
     def __init__(self, device: torch.device | None) -> None:
-        self._began, self._built = perf_counter(), Built.seconds
+        self._began, self._built = perf_counter(), building_time.seconds
         self._timer = None if device is None else DeviceTimer(device)
         self._host = 0.0
         self._apart = 0.0
 
     def stop(self) -> None:
         """The pass is over."""
-        self._apart = Built.seconds - self._built
+        self._apart = building_time.seconds - self._built
         self._host = perf_counter() - self._began - self._apart
         if self._timer is not None:
             self._timer.stop()

@@ -29,7 +29,8 @@ from penstock.autodiff.bounded.segments import (
     is_repeatable,
     lent_ranges,
 )
-from penstock.autodiff.tape import Page, Tape, TapedRun, Taping, check_version, version_of
+from penstock.autodiff.tape import Page, Tape, TapedRun, Taping
+from penstock.autodiff.versions import check_version, version_of
 from penstock.calls.autocast import OFF, autocast_as
 from penstock.plan.schedule import Array, Kind, Shared
 from penstock.run.arenas import Arena
@@ -39,7 +40,7 @@ from penstock.run.memory.costs import bandwidth_of
 from penstock.run.memory.exhaustion import is_out_of_memory
 from penstock.run.memory.policy import Policy
 from penstock.run.prepared import Prepared, PreparedLaunch
-from penstock.run.recording import Built
+from penstock.run.recording import building_time
 
 
 class Layout(NamedTuple):
@@ -90,10 +91,10 @@ class Bounded(Taping):
 
     def _step(self, step: Prepared) -> list[Array] | None:
         self.strategy.before(self, step)
-        count, built, began = len(self.tape.entries), Built.seconds, perf_counter()
+        count, built, began = len(self.tape.entries), building_time.seconds, perf_counter()
         answer = self._step_or_relieve(step)
         if len(self.tape.entries) > count:
-            seconds = perf_counter() - began - (Built.seconds - built)
+            seconds = perf_counter() - began - (building_time.seconds - built)
             self.strategy.after(self, step, self.tape.entries[-1], seconds)
         return answer
 

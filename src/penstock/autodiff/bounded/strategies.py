@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from penstock.autodiff.bounded.segments import lent_ranges
-from penstock.autodiff.tape import Entry, Page, version_of
+from penstock.autodiff.tape import Entry, Page
+from penstock.autodiff.versions import version_of
 from penstock.plan.schedule import Picks, Span
 from penstock.run.memory.holdings import Holding, Holdings
 from penstock.run.memory.parcels import storage_sizes
@@ -99,7 +100,7 @@ class Swapping:
         if holding is not None:
             was_away = not holding.is_here
             page.saved = list(self.holdings.fetch(holding))
-            if was_away:
+            if was_away and page.versions:
                 page.versions = tuple(
                     page.versions[k] if k in holding.lent else version_of(values)
                     for k, values in enumerate(page.saved)
@@ -131,7 +132,7 @@ class Swapping:
     def explain(self) -> str:
         """What was done, in words."""
         sent = f"{self.store.sent} copies ({in_words(self.store.sent_bytes)})"
-        return f"Memory ({self.policy}): {sent} of saved values were made outside of memory."
+        return f"Memory ({self.policy}): {sent} of saved values left memory until backward."
 
 
 def bytes_of(tensors: Sequence[torch.Tensor], lent: frozenset[int]) -> int:

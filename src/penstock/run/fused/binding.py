@@ -7,8 +7,9 @@ not bound: it runs the plain way.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from penstock.plan.schedule import (
     Operand,
     Picks,
     Shared,
+    Sized,
     Span,
     concatenate,
     slots_of,
@@ -41,26 +43,76 @@ log = logging.getLogger("penstock")
 #: Slots up to which a set is faster than sorting.
 FEW = 200
 
-#: Finds a tensor in a run, or in a backward pass.
-Find: TypeAlias = Callable[[Any], torch.Tensor]
+_device = cache(torch.device)
 
 
 class FusedLaunch:
-    """One launch of a plan, or its backward half, that may be run compiled."""
+    """One launch of a plan that may be run compiled."""
 
-    __slots__ = ("finds", "form", "rows")
+    __slots__ = ("chunks", "form", "is_found", "mirrors", "rows", "tensors", "wires")
 
-    def __init__(self, form: FusedForm, rows: int, finds: Sequence[Find]) -> None:
+    def __init__(self, form: FusedForm, rows: int) -> None:
         self.form = form
         self.rows = rows
-        self.finds = tuple(finds)
+        #: What the code takes, in order: slots and host values, which are the same in every run,
+        #: and None for what a run must say.
+        self.tensors: list[Any] = []
+        #: Whether slots are on their device, so that all are tensors now.
+        self.is_found = False
+        #: What a run must say: at which place which chunk of which arena, which of them on another
+        #: device, and which uniform value.
+        self.chunks: list[tuple[int, int, int]] = []
+        self.mirrors: list[tuple[int, Mirror]] = []
+        self.wires: list[tuple[int, int]] = []
 
-    def run(self, where: Any) -> Sequence[torch.Tensor] | None:
+    def run(self, run: Runner) -> Sequence[torch.Tensor] | None:
         """Do the launch: what is not written; or None, where it must be done the plain way."""
         compiled = self.form.ready(self.rows)
         if compiled is None:
             return None
-        return run_compiled(compiled, [find(where) for find in self.finds], self.form.name)
+        return run_compiled(compiled, self._tensors(run), self.form.name)
+
+    def run_anyhow(self, run: Runner) -> Sequence[torch.Tensor]:
+        """Do the launch, uncompiled where it must be."""
+        return run_form(self.form, self.rows, self._tensors(run))
+
+    def _tensors(self, run: Runner) -> list[torch.Tensor]:
+        if not self.is_found:
+            self.tensors = [find() if callable(find) else find for find in self.tensors]
+            self.is_found = True
+        tensors, arenas = self.tensors.copy(), run.arenas
+        for place, number, chunk in self.chunks:
+            tensors[place] = arenas[number].chunks[chunk]
+        for place, wire in self.wires:
+            tensors[place] = run.uniform(wire)
+        for place, mirror in self.mirrors:
+            tensors[place] = run.mirror(mirror)
+        return tensors
+
+    def add_slots(
+        self, arena: Arena, source: Span | Picks, device: torch.device, indices: Indices
+    ) -> bool:
+        """Take a chunk and slots of it; False where several chunks have them, or one that is on
+        another device and is written to.
+        """
+        chunk = arena.chunk_of(source)
+        if chunk is None:
+            return False
+        if arena.device == device:
+            self.chunks.append((len(self.tensors), arena.number, chunk))
+        elif arena.is_given(chunk):
+            self.mirrors.append((len(self.tensors), Mirror(arena.number, chunk, device)))
+        else:
+            return False
+        self.tensors += (None, indices.find(source, device, arena.starts[chunk]))
+        return True
+
+
+def run_form(form: FusedForm, rows: int, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """What the code of a launch gives, compiled or not."""
+    compiled = form.ready(rows)
+    given = None if compiled is None else run_compiled(compiled, tensors.copy(), form.name)
+    return form.code.run(*tensors) if given is None else given
 
 
 def run_compiled(
@@ -86,36 +138,39 @@ def bind_launch(
     returned: int = 0,
 ) -> FusedLaunch | None:
     """A launch whose function gives the block's results and then `returned` more values."""
-    key = (half, function, returned, *(_likeness(run, item) for item in launch.operands))
-    key += tuple(_likeness(run, item) for item in launch.targets)
+    items = (*launch.operands, *launch.targets)
+    key = (half, function, returned, *(_likeness(run, item) for item in items))
     forms = block.fused_forms
     if key not in forms:
         code = _code(run, launch, block, function, returned)
         forms[key] = None if code is None else known_form(block, code, half)
     form: FusedForm | None = forms[key]
-    if form is None or not are_apart(launch):
+    if form is None or not (run.keeps_apart or are_apart(launch)):
         return None
-    finds: list[Find] = []
+    made = FusedLaunch(form, launch.rows)
     for operand, spec in zip(launch.operands, block.inputs, strict=True):
-        if isinstance(operand, Span | Picks):
-            device = torch.device(spec.device)
-            if not _find_slots(run.arena(operand.arena), operand, device, indices, finds):
-                return None
-        elif isinstance(operand, Shared):
-            finds.append(_uniform(operand.wire))
+        if isinstance(operand, Shared):
+            made.wires.append((len(made.tensors), operand.wire))
+            made.tensors.append(None)
+        elif isinstance(operand, Hosted):
+            values = torch.from_numpy(operand.values)
+            made.tensors.append(values.to(spec.device, non_blocking=True))
         else:
-            finds.append(_hosted(operand, spec))
+            assert not isinstance(operand, Sized)
+            arena = run.arena(operand.arena)
+            if not made.add_slots(arena, operand, _device(spec.device), indices):
+                return None
     for target in launch.targets:
         arena = run.arena(target.arena)
-        if not _find_slots(arena, target, arena.device, indices, finds):
+        if not made.add_slots(arena, target, arena.device, indices):
             return None
-    return FusedLaunch(form, launch.rows, finds)
+    return made
 
 
 def _likeness(run: Runner, item: Operand) -> object:
     """What launches with the same code have in common."""
-    if isinstance(item, Span | Picks):
-        return run.arena(item.arena).kind if item.length is None else None
+    if isinstance(item, (Span, Picks)):  # a union takes three times as long
+        return run.arena(item.arena).likeness if item.length is None else None
     return type(item)
 
 
@@ -178,31 +233,3 @@ def _meet(target: Span | Picks, slots: Integers) -> bool:
     if len(slots) < FEW:
         return not set(slots.tolist()).isdisjoint(target.slots.tolist())
     return bool(np.isin(slots, target.slots).any())
-
-
-def _find_slots(
-    arena: Arena, source: Span | Picks, device: torch.device, indices: Indices, finds: list[Find]
-) -> bool:
-    """Add how to find the chunk and the index of slots on a device; False where several chunks have
-    them, or one that is elsewhere and is written to.
-    """
-    number, chunk = arena.number, arena.chunk_of(source)
-    if chunk is None or (arena.device != device and not arena.is_given(chunk)):
-        return False
-    if arena.device == device:
-        finds.append(lambda run: run.arenas[number].chunks[chunk])
-    else:
-        mirror = Mirror(number, chunk, device)
-        finds.append(lambda run: run.mirror(mirror))
-    finds.append(indices.of(source, device, arena.starts[chunk]))
-    return True
-
-
-def _uniform(wire: int) -> Find:
-    return lambda run: run.uniform(wire)
-
-
-def _hosted(operand: Operand, spec: BlockInput) -> Find:
-    assert isinstance(operand, Hosted)
-    values = torch.from_numpy(operand.values).to(spec.device, non_blocking=True)
-    return lambda run: values

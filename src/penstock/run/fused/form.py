@@ -40,6 +40,8 @@ class FusedForm:
         self.code = code
         self.name = name
         self.compiled: Compiled | None = None
+        #: Whether what it gives is in memory of its own, which nobody else knows of.
+        self.gives_own = False
         #: Whether it was tried to compile it.
         self.is_tried = False
 
@@ -64,6 +66,7 @@ class FusedForm:
             gain = inf if Fusion.mode == "always" else self.code.gain(compiled, rows)
         log.info("%s compiled: %.2f times as fast for %d rows", self.name, gain, rows)
         if gain >= LEAST_GAIN:
+            self.gives_own = self.code.gives_own(compiled)
             self.compiled = compiled
 
 

@@ -74,9 +74,23 @@ class Indices:
             self._known[key] = self.wait(source.slots, device, start)
         return self._known[key]
 
+    def find(
+        self, source: Span | Picks, device: torch.device, start: int = 0
+    ) -> torch.Tensor | FindIndex:
+        """The same as a tensor, where it is on its device already."""
+        if type(source) is Span:
+            return count(device, source.start - start, source.count)
+        found = self.of(source, device, start)
+        if device.type == "cpu":
+            return found()
+        return found
+
     def wait(self, slots: Integers, device: torch.device, start: int = 0) -> Index:
         """Slots that will be brought to the device with the next ones."""
         index = Index(slots - start if start else slots, device, self)
+        if device.type == "cpu" and not torch.is_inference_mode_enabled():
+            index.take(torch.from_numpy(index.slots))
+            return index
         with _bringing:
             self._waiting.append(index)
         return index

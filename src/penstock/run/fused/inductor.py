@@ -83,7 +83,24 @@ def _compile(
         check_indices(graph, slots)
     with tracing(TracingContext(mode)), _settings(on_gpu):
         compiled: Any = compile_fx_inner(graph, fakes, cpp_wrapper=on_gpu)
-    return compiled  # type: ignore[no-any-return]
+    return _inner(compiled)
+
+
+def _inner(compiled: Any) -> Compiled:
+    """The code without what Inductor does around every call for its own records, which takes longer
+    than a small kernel; the first call, which is for checking, has done with it.
+    """
+
+    code: Any = compiled
+
+    def call(tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        nonlocal code
+        found: Sequence[torch.Tensor] = code(tensors)
+        if code is compiled:
+            code = getattr(compiled, "current_callable", None) or compiled
+        return found
+
+    return call
 
 
 def _fake(mode: FakeTensorMode, example: torch.Tensor, free: set[int]) -> torch.Tensor:

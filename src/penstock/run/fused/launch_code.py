@@ -48,6 +48,8 @@ class Part:
     device: torch.device
     #: Whether the function takes the entries of all rows behind each other, in one dimension.
     is_joined: bool = False
+    #: Whether zeros are left where it was gathered.
+    is_taken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,16 @@ class Written:
     dtype: torch.dtype
     shape: tuple[int, ...]
     device: torch.device
+    #: Whether it is added to what is there; slots may occur twice.
+    is_added: bool = False
+
+    def put(self, chunk: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> None:
+        """Write it, or add it."""
+        values = values.reshape(index.shape[0], *self.shape)
+        if self.is_added:
+            chunk.index_add_(0, index, values)
+        else:
+            chunk.index_copy_(0, index, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +89,26 @@ class LaunchCode:
         """The plain way."""
         remaining = iter(tensors)
         rows: int = -1
-        arguments = []
+        arguments, taken = [], []
         for part in self.parts:
             tensor = next(remaining)
             if part.origin is Origin.GATHERED:
                 index = next(remaining)
+                if part.is_taken:
+                    taken.append((tensor, index))
                 rows, tensor = index.shape[0], tensor.index_select(0, index)
                 tensor = tensor.flatten(0, 1) if part.is_joined else tensor
             elif part.origin is Origin.GIVEN:
                 rows = tensor.shape[0]
             arguments.append(tensor)
+        for chunk, index in taken:
+            chunk.index_fill_(0, index, 0)
         given = []
         for written, values in zip(self.results, self.function(rows, *arguments), strict=True):
             if written is None:
                 given.append(values)
             else:
-                chunk, index = next(remaining), next(remaining)
-                chunk.index_copy_(0, index, values.reshape(index.shape[0], *written.shape))
+                written.put(next(remaining), next(remaining), values)
         return tuple(given)
 
     def compile(self) -> Compiled:
@@ -156,6 +171,13 @@ class LaunchCode:
             tolerance = TOLERANCES.get(one.element_size(), 0.0) if one.is_floating_point() else 0.0
             if not torch.allclose(one, other, tolerance, tolerance, equal_nan=True):
                 raise CannotCompile(f"compiled and plain results differ for {rows} rows")
+
+    def gives_own(self, compiled: Compiled) -> bool:
+        """Whether no result is an operand that was passed on."""
+        examples, _ = self.examples(ROWS)
+        places = {tensor.untyped_storage().data_ptr() for tensor in examples}
+        given = compiled(list(examples))
+        return all(values.untyped_storage().data_ptr() not in places for values in given)
 
     def gain(self, compiled: Compiled, rows: int) -> float:
         """How many times as fast the compiled way is for so many rows."""
