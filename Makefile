@@ -12,7 +12,7 @@ BENCH ?=
 BIN := .venv/bin
 STAMP := .venv/penstock-setup
 
-.PHONY: setup demo test docs fuzz bench clean
+.PHONY: setup demo test checks browser docs fuzz bench clean
 
 setup: $(STAMP)
 
@@ -26,15 +26,24 @@ $(STAMP): pyproject.toml
 demo: setup
 	$(BIN)/penstock demo
 
-test: setup docs
+# A worker keeps to neighbouring tests, which share what they have built, until it has none left.
+test: setup
+	$(MAKE) --jobs 2 docs checks
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -rs
+
+checks: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n $(WORKERS) -rs
 
 # The site is in build/site; warnings are errors.
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+# The page of a profile in a real browser: the one on the path, or one that is fetched (110 MB).
+browser: setup
+	command -v chromium || command -v chromium-browser || $(BIN)/playwright install --only-shell chromium
+	PENSTOCK_BROWSER=1 $(BIN)/pytest tests/browser -rs
 
 fuzz: setup
 	PENSTOCK_FUZZ=$(PENSTOCK_FUZZ) $(BIN)/pytest tests/properties --timeout=0 -n $(WORKERS)

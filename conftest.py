@@ -6,6 +6,7 @@ fixed set is used, so that a run can be repeated.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,6 +49,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_collection_finish() -> None:
+    """Modules, tests and their parameters stay: collections of garbage need not look at them."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def young_objects_only() -> None:
+    """What was there before the module is not looked at by the collector of garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,16 +4,20 @@ hold at most.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import penstock as ps
 from benchmarks.baselines.training import Forward
 from benchmarks.figures import Figures, rounded
-from benchmarks.harness import Comparison
+from benchmarks.harness import wait_for_devices
 from benchmarks.inside import most_saved_bytes
 from penstock.run.memory.exhaustion import is_out_of_memory
 
@@ -65,17 +69,60 @@ def most_bytes(candidate: Callable[[], Any], device: str) -> int | None:
     return most_saved_bytes(candidate)
 
 
+@dataclass(frozen=True)
+class Trial:
+    """What one candidate did, alone in memory."""
+
+    #: Of one call, in every round.
+    seconds: list[float]
+    #: Bytes held at most; None where that is not known.
+    held: int | None
+    #: The loss and the gradients.
+    result: tuple[Tensor, ...]
+
+
+def try_alone(candidate: Callable[[], Any], device: str, calls: int, rounds: int) -> Trial | None:
+    """Make some calls first, then time some; None where memory runs out.
+
+    Candidates are not interleaved: a plan that has become a CUDA graph holds its memory.
+    """
+    try:
+        for _ in range(calls):
+            result = candidate()
+        seconds = []
+        for _ in range(rounds):
+            wait_for_devices()
+            began = perf_counter()
+            candidate()
+            wait_for_devices()
+            seconds.append(perf_counter() - began)
+        return Trial(seconds, most_bytes(candidate, device), tuple(t.cpu() for t in result))
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
+
+
+def make_room() -> None:
+    """Give back what earlier candidates have left."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
 def by_length(
-    title: str, results: Mapping[int, Comparison], cell: Callable[[Comparison, str], str]
+    title: str,
+    trials: Mapping[int, Mapping[str, Trial | None]],
+    cell: Callable[[int, Trial], str],
 ) -> Figures:
     """One row for each candidate, one column for each length; "-" where it ran out of memory."""
-    first = next(iter(results.values()))
-    names = [*(entry.name for entry in first.measurements), *first.missing]
+    names = list(next(iter(trials.values())))
     rows = []
     for name in names:
-        cells = ("-" if name in each.missing else cell(each, name) for each in results.values())
+        found = ((length, each[name]) for length, each in trials.items())
+        cells = ("-" if trial is None else cell(length, trial) for length, trial in found)
         rows.append((name, *cells))
-    return Figures(title, ("candidate", *(f"{n:,}" for n in results)), tuple(rows))
+    return Figures(title, ("candidate", *(f"{n:,}" for n in trials)), tuple(rows))
 
 
 def in_mebibytes(size: int | None) -> str:

@@ -8,6 +8,7 @@ GloVe vectors, which `--vectors FILE` reads (a word and its numbers on each line
 from __future__ import annotations
 
 import argparse
+import copy
 
 import torch
 from torch import nn
@@ -78,39 +79,58 @@ def train(model, pairs, epochs, batch=25, report=lambda epoch, loss: None):
 
 
 def read_vectors(file, vocabulary):
-    """Vectors of the words that the file has; others are random. They are not trained."""
-    embedding = nn.Embedding(len(vocabulary), 300).requires_grad_(False)
-    nn.init.uniform_(embedding.weight, -0.05, 0.05)
+    """An embedding of the words that the file has; others are random. It is not trained.
+
+    A line is a word and its numbers, as in the files of GloVe. A word that is not there as it is
+    written is looked up in lower case.
+    """
+    wanted = {*vocabulary, *(word.lower() for word in vocabulary)}
     with open(file, encoding="utf-8") as lines:
-        for line in lines:
-            word, *numbers = line.rstrip().split(" ")
-            if word in vocabulary:
-                embedding.weight[vocabulary[word]] = torch.tensor([float(n) for n in numbers])
+        parts = (line.rstrip().split(" ") for line in lines)
+        found = {word: [float(n) for n in numbers] for word, *numbers in parts if word in wanted}
+    if len({len(numbers) for numbers in found.values()}) != 1:
+        raise ValueError(f"{file}: expected the same number of numbers after each word of SICK")
+    embedding = nn.Embedding(len(vocabulary), len(next(iter(found.values())))).requires_grad_(False)
+    nn.init.uniform_(embedding.weight, -0.05, 0.05)
+    for word, number in vocabulary.items():
+        if word in found or word.lower() in found:
+            numbers = found.get(word) or found[word.lower()]
+            embedding.weight[number] = torch.tensor(numbers)
     return embedding
+
+
+def run_on_sick(options):
+    """Train, and test the model of the epoch that was best on dev."""
+    words = sick.read_vocabulary()
+    pairs, dev, test = (sick.read_pairs(split, words) for split in sick.SPLITS)
+    vectors = options.vectors and read_vectors(options.vectors, words)
+    model = Relatedness(vectors or nn.Embedding(len(words), 300), hidden=150)
+    best = {"r": -1.0, "weights": None}
+
+    def report(epoch, loss):
+        r = pearson(model, dev)
+        print(f"epoch {epoch + 1}: loss {loss:.3f}, r = {r:.3f} on dev", flush=True)
+        if r > best["r"]:
+            best.update(r=r, weights=copy.deepcopy(model.state_dict()))
+
+    train(model, pairs, options.epochs, report=report)
+    model.load_state_dict(best["weights"])
+    print(f"SICK: r = {pearson(model, test):.3f} on {len(test)} test pairs (literature: 0.868)")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", action="store_true", help="train on SICK")
-    parser.add_argument("--vectors", help="a file of word vectors")
+    parser.add_argument("--vectors", help="a file of word vectors, such as glove.840B.300d.txt")
     parser.add_argument("--epochs", type=int, default=10)
     options = parser.parse_args()
     torch.manual_seed(0)
-    if not options.data:
-        model, pairs = Relatedness(nn.Embedding(12, 8), hidden=8), made_up_pairs(100, seed=0)
-        train(model, pairs, options.epochs)
-        print(f"made-up pairs: r = {pearson(model, pairs):.3f} on the training pairs")
+    if options.data:
+        run_on_sick(options)
         return
-    words = sick.read_vocabulary()
-    pairs, dev, test = (sick.read_pairs(split, words) for split in sick.SPLITS)
-    vectors = options.vectors and read_vectors(options.vectors, words)
-    model = Relatedness(vectors or nn.Embedding(len(words), 300), hidden=150)
-
-    def report(epoch, loss):
-        print(f"epoch {epoch + 1}: loss {loss:.3f}, r = {pearson(model, dev):.3f} on dev")
-
-    train(model, pairs, options.epochs, report=report)
-    print(f"SICK: r = {pearson(model, test):.3f} on {len(test)} test pairs (literature: 0.868)")
+    model, pairs = Relatedness(nn.Embedding(12, 8), hidden=8), made_up_pairs(100, seed=0)
+    train(model, pairs, options.epochs)
+    print(f"made-up pairs: r = {pearson(model, pairs):.3f} on the training pairs")
 
 
 if __name__ == "__main__":

@@ -119,13 +119,6 @@ def attempt():
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
-def join(limit):
-    """Join the process group; torchrun may keep what an earlier attempt left in its store."""
-    store, rank, size = next(dist.rendezvous("env://", timeout=limit))
-    own = dist.PrefixStore(f"attempt {attempt()}", store)
-    dist.init_process_group("gloo", store=own, rank=rank, world_size=size, timeout=limit)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=20)
@@ -133,7 +126,7 @@ def main():
     parser.add_argument("--fail-at", type=int, default=0)
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for a rank")
     options = parser.parse_args()
-    join(timedelta(seconds=options.timeout))
+    ps.join_processes("gloo", timeout=timedelta(seconds=options.timeout))
     train(options)
     dist.barrier()
     dist.destroy_process_group()

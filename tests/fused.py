@@ -9,7 +9,9 @@ from unittest.mock import patch
 import torch
 
 import penstock as ps
+from penstock.plan.limits import limits
 from penstock.run.fused import form, launch_code
+from penstock.run.templates import choice
 
 
 def as_it_is(function, examples: Sequence[torch.Tensor], free, slots):  # type: ignore[no-untyped-def]
@@ -24,5 +26,19 @@ def fused_without_compiler() -> Iterator[None]:
         ps.set_fusion("always"),
         patch.object(launch_code, "compile_function", as_it_is),
         patch.object(form, "has_compiler", lambda device: True),
+    ):
+        yield
+
+
+@contextmanager
+def poured_without_graphs() -> Iterator[None]:
+    """Fresh plans inside are poured into templates, which are run anew instead of replayed; no plan
+    of another way serves.
+    """
+    with (
+        fused_without_compiler(),
+        limits(admitted_rows=(1 << 14) - 3),
+        patch.object(choice, "has_graphs", lambda device: True),
+        patch.object(choice, "SEEN", 0),
     ):
         yield

@@ -39,29 +39,25 @@ def steered(ranks: int) -> Callable[..., Any]:
 
 
 def in_step(ranks: int) -> Callable[..., Any]:
-    """The same, and in each iteration rank 0 takes the numbers of all ranks and gives one back."""
+    """The same until the smallest number of all is large enough: no rank begins with an iteration
+    before all have ended the one before.
+    """
 
     @ps.function
     def loop(end: Tensor, *numbers: Tensor) -> tuple[Tensor, ...]:
         def go_on(*carried: Tensor) -> Tensor:
             with ps.device("rank:0"):
-                return carried[0] < end
+                return torch.stack(carried).amin() < end
 
-        def body(*carried: Tensor) -> tuple[Tensor, ...]:
-            moved = _step_all(carried)
-            with ps.device("rank:0"):
-                slowest = torch.stack(moved).min()
-            return tuple(_step_all([slowest] * ranks, 0.0))
-
-        return ps.while_loop(go_on, body, numbers)  # type: ignore[no-any-return]
+        return ps.while_loop(go_on, lambda *carried: tuple(_step_all(carried)), numbers)  # type: ignore[no-any-return]
 
     return loop
 
 
-def _step_all(numbers: Any, by: float = 1.0) -> list[Tensor]:
+def _step_all(numbers: Any) -> list[Tensor]:
     """One trivial step on each rank; not one that the host could do."""
     found = []
     for rank, number in enumerate(numbers):
         with ps.device(f"rank:{rank}"):
-            found.append(torch.relu(number) + by)
+            found.append(torch.relu(number) + 1.0)
     return found

@@ -12,9 +12,11 @@ from penstock.api.function import map_instances as map
 from penstock.api.fusion import set_fusion
 from penstock.api.markers import do_not_convert, shared, static
 from penstock.api.memory import memory
+from penstock.api.printing import print_tensor as print
 from penstock.api.profile import profile
 from penstock.api.sequences import foldl, foldr, map_fn, scan
 from penstock.capture.tensor_array import TensorArray
+from penstock.distributed.joining import join_processes
 from penstock.distributed.processes import process_group
 from penstock.errors import PenstockWarning
 
@@ -36,10 +38,12 @@ __all__ = [
     "foldl",
     "foldr",
     "function",
+    "join_processes",
     "map",
     "map_fn",
     "memory",
     "nn",
+    "print",
     "process_group",
     "profile",
     "scan",

@@ -10,7 +10,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 _DESCRIPTION = """\
 Penstock runs PyTorch programs whose control flow depends on the data. You write the program for
@@ -42,9 +41,11 @@ exit status: 0 if programs can run, 1 if something that is needed is missing or 
 
 _STATS = """\
 Count the programs that contain conditionals and loops. A path is a file or a folder: Python source
-(.py), exported torch graphs (.pt2, and .pt or .ts for TorchScript) or ONNX models (.onnx). Nothing
-is run. Python source is counted as it is written: the models of a file (classes with a forward,
-functions under ps.function and the like), without conditions that only read attributes of self.
+(.py), exported torch graphs (.pt2, and .ts or .pt for TorchScript) or ONNX models (.onnx). Nothing
+is run. In folders .pt files are left out, since most hold weights: name them.
+
+Python source is counted as it is written: the models of a file (classes with a forward, functions
+under ps.function and the like), without conditions that only read attributes of self.
 """
 
 _STATS_EXAMPLES = """\
@@ -101,59 +102,38 @@ def build_parser() -> argparse.ArgumentParser:
     """The command line, with the help that teaches it."""
     parser = argparse.ArgumentParser(prog="penstock", description=_DESCRIPTION)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    demo = commands.add_parser(
-        "demo",
-        help="a recursive Tree-LSTM, per sample and batched",
-        description=_DEMO,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+
+    def add(name: str, about: str, description: str, epilog: str = "") -> argparse.ArgumentParser:
+        command: argparse.ArgumentParser = commands.add_parser(
+            name,
+            help=about,
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        return command
+
+    demo = add("demo", "a recursive Tree-LSTM, per sample and batched", _DEMO, _EXAMPLES)
     demo.add_argument("--trees", type=_at_least_one, default=512, help="how many (default 512)")
     demo.add_argument("--hidden", type=_at_least_one, default=150, help="size of h (default 150)")
     demo.add_argument("--seed", type=int, default=0, help="of trees and weights (default 0)")
-    commands.add_parser(
-        "doctor",
-        help="what is installed here, and whether programs run",
-        description=_DOCTOR,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    stats = commands.add_parser(
-        "stats",
-        help="how many programs contain conditionals and loops",
-        description=_STATS,
-        epilog=_STATS_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    add("doctor", "what is installed here, and whether programs run", _DOCTOR)
+    about = "how many programs contain conditionals and loops"
+    stats = add("stats", about, _STATS, _STATS_EXAMPLES)
     stats.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file or a folder")
-    _add_seeing(commands)
-    # Its arguments, --help among them, are for the scripts to read.
-    commands.add_parser(
-        "bench", help="benchmarks of a source checkout; see penstock bench --help", add_help=False
-    )
-    return parser
-
-
-def _add_seeing(commands: Any) -> None:
-    """The commands that run a function of a file."""
-    explain = commands.add_parser(
-        "explain",
-        help="what a function of a file launched, and what limited batching",
-        description=_EXPLAIN,
-        epilog=_EXPLAIN_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    view = commands.add_parser(
-        "view",
-        help="the same as a page with pictures",
-        description=_VIEW,
-        epilog=_VIEW_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = "what a function of a file launched, and what limited batching"
+    explain = add("explain", about, _EXPLAIN, _EXPLAIN_EXAMPLES)
+    view = add("view", "the same as a page with pictures", _VIEW, _VIEW_EXAMPLES)
     for command in (explain, view):
         command.add_argument("target", metavar="FILE.py:function", help="what to run")
     view.add_argument(
         "-o", "--output", type=Path, default=Path("penstock.html"), help="(default penstock.html)"
     )
+    # Its arguments, --help among them, are for the scripts to read.
+    commands.add_parser(
+        "bench", help="benchmarks of a source checkout; see penstock bench --help", add_help=False
+    )
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

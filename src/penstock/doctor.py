@@ -21,8 +21,8 @@ import penstock as ps
 from penstock.run.fused.inductor import has_compiler
 from penstock.run.native.compiling import cache_folder
 
-#: The oldest versions that are supported.
-PYTHON, TORCH = (3, 11), (2, 11)
+#: The oldest Python that is supported, and the oldest and the newest torch.
+PYTHON, TORCH, NEWEST_TORCH = (3, 11), (2, 11), (2, 13)
 
 
 class Finding(NamedTuple):
@@ -52,17 +52,21 @@ def _needed() -> Iterator[Finding]:
     yield Finding(
         "Python",
         platform.python_version(),
-        f"{'.'.join(map(str, PYTHON))} or newer is needed",
+        f"{_dotted(PYTHON)} or newer is needed",
         sys.version_info[:2] >= PYTHON,
     )
     yield Finding(
         "torch",
         torch.__version__,
-        f"{'.'.join(map(str, TORCH))} or newer is needed",
-        tuple(map(int, torch.__version__.split(".")[:2])) >= TORCH,
+        f"{_dotted(TORCH)} to {_dotted(NEWEST_TORCH)} is needed",
+        TORCH <= tuple(map(int, torch.__version__.split(".")[:2])) <= NEWEST_TORCH,
     )
     for name in ("numpy", "greenlet", "rich"):
         yield Finding(name, _version(name) or "missing", "needed", _version(name) is not None)
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
 
 
 def _devices() -> Iterator[Finding]:

@@ -69,17 +69,8 @@ def unchanged_torch():
     assert torch_state() == before
 
 
-@pytest.fixture(scope="module")
-def _young_objects_only():
-    """What was there before the module is not looked at by the collector."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @pytest.fixture
-def no_fiber_left(_young_objects_only):
+def no_fiber_left(young_objects_only):
     """Asserts that no greenlet which the test started is alive at its end."""
     before = set(map(id, live_fibers()))
     yield

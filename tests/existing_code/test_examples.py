@@ -46,3 +46,15 @@ def test_an_example_runs_as_it_is(path, capsys, monkeypatch):
     finally:
         torch.set_default_dtype(torch.float64)
     assert capsys.readouterr().out
+
+
+def test_word_vectors_are_read_as_glove_writes_them(tmp_path):
+    read_vectors = runpy.run_path(str(FOLDER / "sick_relatedness.py"))["read_vectors"]
+    (tmp_path / "vectors.txt").write_text("a 1 0.5\nA -1 0.25\nthe 2 2\nunused 3 3\n")
+    embedding = read_vectors(tmp_path / "vectors.txt", {"A": 0, "The": 1, "xyz": 2})
+    assert embedding.weight[:2].tolist() == [[-1, 0.25], [2, 2]]
+    assert embedding.weight[2].abs().max() <= 0.05
+    assert not embedding.weight.requires_grad
+    (tmp_path / "wrong.txt").write_text("a 1 0.5\nthe 2\n")
+    with pytest.raises(ValueError, match="the same number of numbers"):
+        read_vectors(tmp_path / "wrong.txt", {"a": 0, "the": 1})

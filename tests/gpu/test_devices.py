@@ -9,9 +9,7 @@ import torch
 
 import penstock as ps
 
-#: A block that begins with a move to a GPU gives its rows on the host.
-_FAILING = pytest.mark.xfail(strict=True, reason="programs of which a part runs on a GPU")
-pytestmark = [pytest.mark.gpu, _FAILING]
+pytestmark = pytest.mark.gpu
 
 WIDTH = 16
 
@@ -74,3 +72,56 @@ def test_launches_name_their_devices():
     with torch.no_grad(), ps.profile() as run:
         program.map(torch.randn(4, WIDTH, dtype=torch.float64), [3] * 4)
     assert {launch.device for launch in run.launches} == {"cpu:0", "cuda:0"}
+
+
+def overlapping(width: int, rows: int) -> Any:
+    """A loop with a stage on a CPU and a longer one on a GPU, warm, as a call without arguments."""
+    first = torch.randn(width, width) / width**0.5
+    second = torch.randn(width, width, device="cuda") / width**0.5
+
+    @ps.function
+    def program(x, n):
+        def body(i, a, b):
+            with ps.device("cpu:0"):
+                a = torch.tanh(a @ first)
+            with ps.device("cuda:0"):
+                b = torch.tanh(b @ second + a)
+                for _ in range(8):
+                    b = torch.tanh(b @ second)
+            return i + 1, a, b
+
+        with ps.device("cuda:0"):
+            start = torch.sin(x)
+        return ps.while_loop(lambda i, a, b: i < n, body, (0, x, start), parallel_iterations=8)[2]
+
+    def call() -> None:
+        with torch.no_grad():
+            program.map(torch.ones(rows, width), [20] * rows)
+
+    call()
+    return call
+
+
+def test_parts_on_a_cpu_and_on_a_gpu_run_at_the_same_time():
+    call = overlapping(512, 512)
+    with ps.profile() as run:
+        call()
+    spans = {"cpu:0": [], "cuda:0": []}
+    for launch in run.launches:
+        spans[launch.device].append((launch.began, launch.began + launch.seconds))
+    assert any(
+        begin < other_end and other_begin < end
+        for begin, end in spans["cpu:0"]
+        for other_begin, other_end in spans["cuda:0"]
+    )
+
+
+def test_no_thread_waits_for_a_gpu_before_the_end():
+    call = overlapping(64, 16)
+    torch.cuda.synchronize()
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities, acc_events=True) as found:
+        call()
+    names = {event.name for event in found.events()}
+    assert "cudaMemcpyAsync" in names
+    assert not names & {"cudaStreamSynchronize", "cudaEventSynchronize"}

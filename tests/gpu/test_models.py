@@ -30,13 +30,7 @@ def run(name, device):
     return [None if tensor is None else tensor.cpu() for tensor in (*leaves, *gradients)]
 
 
-#: A loop over layers that ends early has its own truth values on the host, and the others' not.
-_FAILING = pytest.mark.xfail(strict=True, reason="an exit from a loop over layers on a GPU")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=_FAILING) if n == "EarlyExit" else n for n in NAMES]
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_model_computes_the_same_on_a_gpu(name):
     for found, expected in zip(run(name, "cuda"), run(name, "cpu"), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)

@@ -3,18 +3,21 @@
 import pytest
 import torch
 
-from tests.semantics.agreement import ask_for_gradients, assert_agree, gradients
+from tests.semantics.agreement import assert_agree, gradients
 from tests.semantics.programs import PROGRAMS
-from tests.semantics.ways import WAYS, WITHOUT_GRAPH, run_plain
+from tests.semantics.ways import WAYS, WITHOUT_GRAPH, case_for, run_plain, ways_for
 
-DIFFERENTIABLE = [name for name, program in PROGRAMS.items() if program.differentiable]
+CALLS = [
+    (name, way)
+    for name, program in PROGRAMS.items()
+    if program.differentiable
+    for way in ways_for(name, *WITHOUT_GRAPH)
+]
 
 
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
-@pytest.mark.parametrize("way", [way for way in WAYS if way not in WITHOUT_GRAPH])
+@pytest.mark.parametrize(("name", "way"), CALLS)
 def test_gradients_agree_with_plain_python(name, way):
-    case = PROGRAMS[name].case(torch.float64)
-    ask_for_gradients(case)
+    case = case_for(name, torch.float64, way, with_gradients=True)
     expected = gradients(case, run_plain(case))
     actual = gradients(case, WAYS[way](case))
     assert any(grad is not None for grad in expected.values())

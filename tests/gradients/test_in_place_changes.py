@@ -36,6 +36,27 @@ def test_nor_before_a_backward_that_makes_a_graph():
         torch.autograd.grad(loss, w, create_graph=True)
 
 
+@pytest.mark.parametrize("run", [lambda f, x: ps.function(f).map(x), ps.map], ids=["map", "eager"])
+def test_nor_an_input_before_a_backward_that_makes_a_graph(run):
+    x = [torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)]
+    first, second = run(lambda x: (x * x).sum(), x)
+    with torch.no_grad():
+        x[1].mul_(2)
+    with pytest.raises(RuntimeError, match=MODIFIED):
+        torch.autograd.grad(first + second, x, create_graph=True)
+
+
+def test_results_without_gradients_can_be_changed_one_by_one():
+    with torch.no_grad():
+        first, second = ps.function(lambda x: x * 2).map(torch.ones(2, 3))
+    w = torch.ones(3, requires_grad=True)
+    loss = (first * w).sum()
+    second.add_(w)
+    loss.backward()
+    torch.testing.assert_close(w.grad, torch.full((3,), 2.0))
+    assert second.requires_grad
+
+
 def test_an_input_that_backward_reads_must_not_change():
     w = torch.tensor(0.5, requires_grad=True)
 

@@ -153,3 +153,65 @@ def test_two_cotangents_that_are_only_added_to_each_other_are_not_replaced():
     eager = three.__wrapped__(xs[1], ys[1])
     expected = torch.autograd.grad(sum(value.sum() for value in eager), [xs[1], ys[1]])
     torch.testing.assert_close([grads[1], grads[3]], list(expected))
+
+
+def test_second_derivatives_of_rows_that_use_one_of_two_results_do_not_hear_of_the_other():
+    @ps.function
+    def both(x, w):
+        y = x * w
+        return y, torch.log(y)
+
+    x = torch.tensor([0.0, 3.0, 4.0], requires_grad=True)
+    w = torch.tensor(2.0, requires_grad=True)
+
+    def derivatives(rows):
+        loss = rows[0][0] ** 2 + rows[1][1] + rows[2][0] * rows[2][1]
+        first = torch.autograd.grad(loss, [x, w], create_graph=True)
+        return [*first, *torch.autograd.grad(first[0].sum() + first[1], [x, w])]
+
+    expected = derivatives([both.__wrapped__(row, w) for row in x])
+    torch.testing.assert_close(derivatives(both.map(x, ps.shared(w))), expected)
+
+
+def test_second_derivatives_do_not_hear_of_rows_that_are_only_read():
+    @ps.function
+    def f(x, w, is_detached):
+        y = torch.sqrt(x * w)
+        return ps.cond(is_detached, lambda: w * y.detach() + w, lambda: y * y * y)
+
+    x = torch.tensor([0.0, 3.0])
+    w = torch.tensor(2.0, requires_grad=True)
+    (first,) = torch.autograd.grad(sum(f.map(x, ps.shared(w), [True, False])), w, create_graph=True)
+    (second,) = torch.autograd.grad(first, w)
+    power = 3.0**1.5
+    torch.testing.assert_close(first, 1 + 1.5 * power * w.sqrt())
+    torch.testing.assert_close(second, 0.75 * power / w.detach().sqrt())
+
+
+def test_rows_of_a_function_in_mapped_code_without_a_cotangent_are_not_heard_of():
+    w = torch.tensor(2.0, requires_grad=True)
+
+    @ps.function
+    def roots(x, n):
+        return ps.while_loop(lambda k, h: k < n, lambda k, h: (k + 1, torch.sqrt(h * w)), (0, x))[1]
+
+    x = [torch.tensor(value, requires_grad=True) for value in (0.0, 3.0, 4.0)]
+    rows = ps.map(lambda x, n: roots(x, n), x, [1, 1, 2])
+    grads = torch.autograd.grad(rows[1] + rows[2], [*x, w], allow_unused=True)
+    eager = (x[1] * w).sqrt() + ((x[2] * w).sqrt() * w).sqrt()
+    torch.testing.assert_close(grads, torch.autograd.grad(eager, [*x, w], allow_unused=True))
+
+
+def test_rows_are_told_apart_by_any_number_of_results():
+    @ps.function
+    def many(x):
+        return tuple(torch.sin(x * (k + 1)) for k in range(70))
+
+    x = torch.tensor([0.1, 3.0, 4.0, 1.0], requires_grad=True)
+
+    def gradient(rows):
+        return torch.autograd.grad(sum(rows[0]) + rows[1][66] + rows[2][63] + rows[3][62], x)
+
+    torch.testing.assert_close(
+        gradient(many.map(x)), gradient([many.__wrapped__(row) for row in x])
+    )

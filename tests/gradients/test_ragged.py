@@ -86,6 +86,20 @@ def test_padding_leaves_no_trace_in_the_gradients_of_weights():
     torch.testing.assert_close(actual, expected)
 
 
+def test_an_infinite_factor_does_not_reach_beyond_the_end():
+    def scaled(x, s):
+        weights = torch.softmax(x, 0) * s
+        return weights.sum(0), x.T @ weights, (x @ (x.sum(0) * s)).sum()
+
+    memories = [memory.detach().abs() for memory in operands()[0]]
+    scales = [torch.tensor(value, dtype=torch.float64) for value in (1, float("inf"), 2, 0.5)]
+    with ps.profile() as run:
+        results = ps.function(scaled).map(memories, scales)
+    assert padded_launches(run)
+    expected = [scaled(*row) for row in zip(memories, scales, strict=True)]
+    torch.testing.assert_close(results, expected)
+
+
 def test_a_source_that_is_read_at_every_step_gets_all_its_gradients():
     @ps.function
     def decode(memory, h, steps):

@@ -1,5 +1,5 @@
-"""Programs of the table over two processes, every other torch call on the other rank: values and
-gradients are those of plain Python.
+"""Programs of the table over two processes, every other torch call on the other rank, and programs
+that users have placed: values and gradients are those of plain Python.
 
 The two processes are started once for all programs.
 """
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.placed_programs import PLACED
 from tests.processes.launch import run_processes
 from tests.semantics.programs import PROGRAMS
 
@@ -22,9 +23,11 @@ LEFT_OUT = {
     "attention_in_a_loop",
     "causal_attention",
     "convolved",
+    "cross_attention",
     "cut_off_slices",
     "early_exit",
     "fold_over_children",
+    "infinite_on_padding",
     "lstm_by_scan",
     "lstm_by_tensor_array",
     "map_over_children",
@@ -34,7 +37,7 @@ LEFT_OUT = {
     "token_losses",
     "two_experts_of_eight",
 }
-NAMES = [name for name in PROGRAMS if name not in LEFT_OUT]
+NAMES = [name for name in (*PROGRAMS, *PLACED) if name not in LEFT_OUT]
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,26 @@
-"""Every program of the table gives one answer, whichever way it runs."""
+"""Every program of the table gives one answer, whichever way it runs, and leaves nothing behind: no
+row, no slot, no array.
+"""
 
 import pytest
 import torch
 
+from penstock.ir.graph import Block
+from penstock.run.native.choice import is_closed_loop
+from tests.inside import assert_no_leak, collected_machines
 from tests.semantics.agreement import ask_for_gradients, assert_agree, gradients
 from tests.semantics.programs import PROGRAMS
-from tests.semantics.ways import ONLY_TAPED, WAYS, run_plain
+from tests.semantics.ways import (
+    NOT_LOOKED_INTO,
+    ONLY_TAPED,
+    RECORDED,
+    WAYS,
+    WITH_CLOSED_LOOPS,
+    WITHOUT_GRAPH,
+    case_for,
+    run_plain,
+    ways_for,
+)
 
 ENTRIES = [(name, dtype) for name, program in PROGRAMS.items() for dtype in program.dtypes]
 DIFFERENTIABLE = [name for name, program in PROGRAMS.items() if program.differentiable]
@@ -15,15 +30,34 @@ by_entry = pytest.mark.parametrize(
 )
 
 
-@by_entry
-@pytest.mark.parametrize("way", [way for way in WAYS if way not in ("plain", *ONLY_TAPED)])
-def test_values_agree_with_plain_python(name, dtype, way):
-    case = PROGRAMS[name].case(dtype)
+CALLS = [
+    pytest.param(name, dtype, way, id=f"{name}-{str(dtype)[6:]}-{way}")
+    for name, dtype in ENTRIES
+    for way in ways_for(name, "plain", *ONLY_TAPED)
+]
+
+
+@pytest.mark.parametrize(("name", "dtype", "way"), CALLS)
+def test_values_agree_with_plain_python_and_nothing_is_left(name, dtype, way):
+    case = case_for(name, dtype, way)
     with torch.no_grad():
         expected, actual = run_plain(case), WAYS[way](case)
     assert len(actual) == len(expected) == len(case.instances)
     for number, (left, right) in enumerate(zip(actual, expected, strict=True)):
         assert_agree(left, right, f"instance {number}")
+    if way not in (*WITHOUT_GRAPH, *RECORDED, *NOT_LOOKED_INTO):
+        with torch.no_grad(), collected_machines() as machines:
+            WAYS[way](case)
+        assert_no_leak(machines)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_with_loops_that_run_as_native_code_are_known(name):
+    case = PROGRAMS[name].case(PROGRAMS[name].dtypes[0])
+    graph = case.traced.graph(*case.instances[0])
+    operations = [node.operation for context in graph.contexts for node in context.nodes]
+    closed = [item for item in operations if isinstance(item, Block) and is_closed_loop(item)]
+    assert bool(closed) == (name in WITH_CLOSED_LOOPS)
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)

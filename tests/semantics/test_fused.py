@@ -13,10 +13,6 @@ from tests.semantics.agreement import ask_for_gradients, assert_agree, gradients
 from tests.semantics.programs import PROGRAMS
 from tests.semantics.ways import WAYS, run_plain
 
-DIFFERENTIABLE = [name for name, program in PROGRAMS.items() if program.differentiable]
-
-by_way = pytest.mark.parametrize("way", ["map", "recorded_map"])
-
 
 @pytest.fixture(autouse=True)
 def fused() -> Iterator[None]:
@@ -24,20 +20,21 @@ def fused() -> Iterator[None]:
         yield
 
 
-@by_way
+@pytest.mark.parametrize("way", ["map", "recorded_map"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_values_agree_with_plain_python(name, way):
-    case = PROGRAMS[name].case(PROGRAMS[name].dtypes[0])
+def test_values_and_gradients_agree_with_plain_python(name, way):
+    program = PROGRAMS[name]
+    case = program.case(program.dtypes[0])
     with torch.no_grad():
         expected = run_plain(case)
         for _ in range(2):  # the second call may find a plan
             assert_agree(WAYS[way](case), expected, name)
+    if program.differentiable:
+        is_double = program.dtypes[0] == torch.float64
+        assert_gradients_agree(case if is_double else program.case(torch.float64), way)
 
 
-@by_way
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_gradients_agree_with_plain_python(name, way):
-    case = PROGRAMS[name].case(torch.float64)
+def assert_gradients_agree(case, way):
     ask_for_gradients(case)
     expected = gradients(case, run_plain(case))
     for _ in range(2):

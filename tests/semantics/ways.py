@@ -1,6 +1,8 @@
 """The ways to run a program of the table: each takes a case and returns one output per instance.
 
-To add a way, add a line to `WAYS`. The first is the one that all others are compared with.
+To add a way, add a line to `WAYS`. The first is the one that all others are compared with. Ways run
+on one case after each other, as the calls of a program do, but for those that make another graph of
+it: what they share is built once.
 """
 
 from __future__ import annotations
@@ -8,13 +10,19 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from typing import Any
+
+import torch
 
 import penstock as ps
 from penstock.plan.limits import limits
 from penstock.plan.planners import planning
 from penstock.run.native.choice import native_loops
+from tests.fused import poured_without_graphs
 from tests.placing import placed_in_turn, slow_device
+from tests.semantics.agreement import ask_for_gradients
+from tests.semantics.programs import PROGRAMS
 from tests.semantics.table import Case
 
 Way = Callable[[Case], list[Any]]
@@ -75,6 +83,12 @@ def run_map_partitioned(case: Case) -> list[Any]:
         return run_map(case)
 
 
+def run_map_poured(case: Case) -> list[Any]:
+    """All instances at once, in a template that has room for more."""
+    with poured_without_graphs():
+        return run_map(case)
+
+
 def run_swapped(case: Case) -> list[Any]:
     """All instances at once; hardly anything that backward needs may stay in memory."""
     with ps.memory("swap", budget=600):
@@ -131,6 +145,7 @@ WAYS: dict[str, Way] = {
     "map_native": run_map_native,
     "map_collated": run_map_collated,
     "map_partitioned": run_map_partitioned,
+    "map_poured": run_map_poured,
     "swapped": run_swapped,
     "recomputed": run_recomputed,
     "converted_eager": run_converted_eager,
@@ -154,3 +169,36 @@ ONLY_TAPED = ("swapped", "recomputed")
 
 #: The ways whose planner is no `Machine`, and cannot be looked into.
 NOT_LOOKED_INTO = ("map_native", "map_collated")
+
+#: The ways whose first call makes a graph of its own.
+OWN_GRAPH = ("map_interpreted", "map_partitioned")
+
+#: The programs with loops that run as native code; of all others `map_interpreted` is `map`.
+WITH_CLOSED_LOOPS = (
+    "newton",
+    "bisection",
+    "collatz",
+    "zero_trip_loops",
+    "map_with_control_flow",
+)
+
+
+def ways_for(name: str, *left_out: str) -> list[str]:
+    """The ways to run a program that are not the same by another name."""
+    is_closed = name in WITH_CLOSED_LOOPS
+    return [w for w in WAYS if w not in left_out and (is_closed or w != "map_interpreted")]
+
+
+def case_for(name: str, dtype: torch.dtype, way: str, *, with_gradients: bool = False) -> Case:
+    """The case on which a way runs; tests that ask for it go through the ways of one program, then
+    through those of the next.
+    """
+    return _case(name, dtype, way if way in OWN_GRAPH else "", with_gradients)
+
+
+@lru_cache(maxsize=3)
+def _case(name: str, dtype: torch.dtype, way: str, with_gradients: bool) -> Case:
+    case = PROGRAMS[name].case(dtype)
+    if with_gradients:
+        ask_for_gradients(case)
+    return case

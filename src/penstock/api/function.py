@@ -59,7 +59,7 @@ from penstock.distributed.call import is_spread, run_placed
 from penstock.errors import PenstockError
 from penstock.ir.program import Program
 from penstock.run.memory.policy import default_policy
-from penstock.run.recording import profiling
+from penstock.run.recording import note_split, profiling
 from penstock.run.seeds import Seed
 from penstock.run.shipped import ShippedPlan, shipped_plans
 
@@ -297,7 +297,10 @@ class Function:
         guards = self._guards()
         seed = seed or Seed()
         results: list[Any] = [None] * batch.count
-        for rows, part in split_instances(batch, _fixed_sizes):
+        parts = split_instances(batch, _fixed_sizes)
+        reason = "their shapes differ in more than the first dimension"
+        note_split(self._name, batch.count, len(parts), reason)
+        for rows, part in parts:
             for row, result in zip(rows, self._run_part(part, guards, seed), strict=True):
                 results[row] = result
         return results
@@ -317,7 +320,10 @@ class Function:
             else:
                 return self._run(entry, part, seed)
         results: list[Any] = [None] * part.count
-        for rows, group in split_instances(part, lambda number, shape: shape):
+        groups = split_instances(part, lambda number, shape: shape)
+        reason = "their sizes differ, and the function cannot be traced for all sizes at once"
+        note_split(self._name, part.count, len(groups), reason)
+        for rows, group in groups:
             entry = self._find(group, guards)
             for row, result in zip(rows, self._run(entry, group, seed), strict=True):
                 results[row] = result

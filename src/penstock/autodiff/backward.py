@@ -9,8 +9,9 @@ import torch
 
 from penstock.autodiff.anomalies import place_of
 from penstock.autodiff.bounded.reversal import rest, reversal_of
-from penstock.autodiff.captured_ways import replay_way
+from penstock.autodiff.captured_ways import replay_way, require_values
 from penstock.autodiff.ends import Ends
+from penstock.autodiff.poured import go_poured_way
 from penstock.autodiff.replay import replay_gradients
 from penstock.autodiff.reverse import NanFound, Reversal
 from penstock.autodiff.torch_engine import keeps_graph, looks_for_nan, without_modes
@@ -22,6 +23,7 @@ def go_backward(ends: Ends, grads: Sequence[torch.Tensor | None]) -> Sequence[to
     inside a backward pass of torch.
     """
     keep = keeps_graph() or ends.is_one_of_several
+    require_values(ends.run)
     recorder = ends.run.recorder
     checks_nan = looks_for_nan() or (recorder is not None and recorder.checks_nan)
     try:
@@ -30,14 +32,20 @@ def go_backward(ends: Ends, grads: Sequence[torch.Tensor | None]) -> Sequence[to
                 return replay_gradients(ends, grads, keep)
             return _reverse(ends, grads, keep, checks_nan)
     finally:
+        if recorder is not None:
+            recorder.tell()
         rest(ends.run)
 
 
 def _reverse(
     ends: Ends, grads: Sequence[torch.Tensor | None], keep: bool, checks_nan: bool
 ) -> list[torch.Tensor | None]:
-    reversal = reversal_of(ends.run, keep, checks_nan)
     with torch.no_grad():
+        if not keep and not checks_nan:
+            found = go_poured_way(ends, lambda own: seed(ends, own, grads))
+            if found is not None:
+                return ends.gradients(found)
+        reversal = reversal_of(ends.run, keep, checks_nan)
         known = ends.known_way(grads)
         if known is not None and not keep and not checks_nan:
             replayed = replay_way(ends, known, lambda own: seed(ends, own, grads))

@@ -6,13 +6,13 @@ holds no values of its own: pages do, and inputs and captures belong to the call
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from penstock.autodiff.tape import TapedRun
+from penstock.autodiff.versions import versions_of
 from penstock.ir.graph import Context, Wire
 from penstock.passes.differentiable import find_differentiable
 from penstock.plan.schedule import Integers
@@ -20,6 +20,9 @@ from penstock.run.engine import Columns, Executable
 from penstock.run.faults import Numbers
 from penstock.run.recording import CallRecorder
 from penstock.run.seeds import Seed
+
+if TYPE_CHECKING:
+    from penstock.autodiff.tape import TapedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,13 @@ class DifferentiableCall:
     plain: dict[int, list[torch.Tensor] | torch.Tensor] = field(default_factory=dict)
     #: The output and the instance of each tensor that the call gives; None for all instances.
     flowing: list[tuple[int, int | None]] = field(default_factory=list)
+    #: The instances that a backward pass is about, where those of others get zeros; None: all.
+    reached: Integers | None = None
+    #: For each column the versions of its tensors before the forward run.
+    versions: list[list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.versions = list(map(versions_of, self.columns))
 
     @property
     def run(self) -> TapedRun:
@@ -85,13 +95,32 @@ class DifferentiableCall:
     ) -> list[tuple[int, Integers, torch.Tensor]]:
         """The arena and the slots of each result that has a cotangent, with the cotangent."""
         return [
-            (*self._result(output, instance), grad)
+            item
             for (output, instance), grad in zip(self.flowing, grads, strict=True)
             if grad is not None
+            for item in self._located(output, instance, grad)
         ]
 
-    def _result(self, output: int, instance: int | None) -> tuple[int, Integers]:
-        return self.run.outcome.result(output).of(chosen(instance))
+    def _located(
+        self, output: int, instance: int | None, grad: torch.Tensor
+    ) -> Iterator[tuple[int, Integers, torch.Tensor]]:
+        where = self.run.outcome.result(output)
+        if self.reached is None:
+            yield *where.of(chosen(instance)), grad
+        elif instance is None:
+            rows = torch.from_numpy(self.reached).to(grad.device)
+            yield *where.of(self.reached), grad.index_select(0, rows)
+        elif instance in self.reached:
+            yield *where.of(chosen(instance)), grad
+
+
+def call_behind(result: torch.Tensor) -> DifferentiableCall | None:
+    """The call that has made a tensor, or the rows that were stacked to it."""
+    node: Any = result.grad_fn
+    if node is not None and not hasattr(node, "made") and node.next_functions:
+        node = node.next_functions[0][0]
+    made = getattr(node, "made", None)
+    return made if isinstance(made, DifferentiableCall) else None
 
 
 def chosen(instance: int | None) -> slice:

@@ -14,8 +14,9 @@ import torch
 from penstock.autodiff.call import DifferentiableCall, Place, chosen
 from penstock.autodiff.gradients import add_gradients
 from penstock.autodiff.reverse import Reversal
-from penstock.autodiff.tape import Entry, Taping, check_version
+from penstock.autodiff.tape import Entry, Taping
 from penstock.autodiff.uniforms import UniformGraph, capture_gradients
+from penstock.autodiff.versions import check_version
 from penstock.autodiff.way_back import WayBack
 from penstock.calls.autocast import autocast_as
 from penstock.ir.graph import Input
@@ -76,8 +77,12 @@ class CallEnds:
     def __init__(self, made: DifferentiableCall) -> None:
         self.made = made
         self.run = made.run
-        self.entries = made.run.tape.entries
         self.tensors = made.tensors
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """The tape."""
+        return self.run.tape.entries
 
     def cotangents(self, grads: Sequence[torch.Tensor | None]) -> list[Located]:
         """The cotangents of outputs, where there are any."""
@@ -102,7 +107,10 @@ class CallEnds:
 
     def _way(self, grads: Sequence[torch.Tensor | None]) -> Hashable:
         flowing = zip(self.made.flowing, grads, strict=True)
-        return self.run.wires, tuple(place for place, grad in flowing if grad is not None)
+        places = tuple(place for place, grad in flowing if grad is not None)
+        reached = self.made.reached
+        about = None if reached is None else reached.tobytes()
+        return self.run.wires, self.run.saves_rows, about, places
 
     # ---- gradients -------------------------------------------------------------------------------
 
@@ -175,9 +183,16 @@ class CallEnds:
                 assert entry.uniform is not None
                 yield *where.of(chosen(0)), uniform(entry.uniform.number).unsqueeze(0)
                 continue
+            self._check_column(entry.number)
             for instance in range(self.made.count):
                 values = self._input(columns, entry.number, instance)
                 yield *where.of(chosen(instance)), values
+
+    def _check_column(self, number: int) -> None:
+        column = self.made.columns[number]
+        tensors = [column] if isinstance(column, torch.Tensor) else column
+        for tensor, version in zip(tensors, self.made.versions[number], strict=True):
+            check_version(tensor, version)
 
     def _input(
         self,

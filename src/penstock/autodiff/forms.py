@@ -30,20 +30,26 @@ def training_form(
     arguments: Sequence[torch.Tensor | int],
     operands: Sequence[int],
     results: Sequence[int],
+    *,
+    saves_rows: bool = False,
 ) -> Form:
-    """The form of a block that saves what the gradients of these operands need."""
+    """The form of a block that saves what the gradients of these operands need, or only rows of
+    operands from which it can be computed again.
+    """
     if isinstance(block, RowLoopBlock):
         return _loop_form(block, operands, results)
     sizes = {} if block.is_uniform else named_sizes(block.inputs, arguments)
     batched = block.form(block.dynamic_sizes(arguments))
     is_general = batched.is_general and () in block.forms and min(sizes.values(), default=2) > 1
     fixed = None if is_general or not sizes else sizes
-    key = (tuple(operands), tuple(results), None if fixed is None else tuple(fixed.items()))
+    sizes_key = None if fixed is None else tuple(fixed.items())
+    key = (tuple(operands), tuple(results), sizes_key, saves_rows)
     forms: dict[object, TrainingForm | AutogradForm] = block.training_forms
     if key not in forms:
         function = batched.form_for(arguments)
         with building(), without_modes():
-            forms[key] = _build(block, function, operands, results, fixed, bool(batched.unbatched))
+            is_row_loop = bool(batched.unbatched)
+            forms[key] = _build(block, function, key[:2], fixed, is_row_loop, saves_rows)
     return forms[key]
 
 
@@ -58,18 +64,19 @@ def _loop_form(block: RowLoopBlock, operands: Sequence[int], results: Sequence[i
 def _build(
     block: RunnableBlock,
     function: BatchFunction,
-    operands: Sequence[int],
-    results: Sequence[int],
+    flows: tuple[Sequence[int], Sequence[int]],
     fixed: dict[str, int] | None,
     is_row_loop: bool,
+    saves_rows: bool,
 ) -> TrainingForm | AutogradForm:
     """The joint form, or where there is none a form that runs the block again."""
+    inputs, name = block.inputs, block.name
     if not is_row_loop:
         try:
-            return TrainingForm(function, block.inputs, operands, results, block.name, fixed)
+            return TrainingForm(function, inputs, *flows, name, fixed, saves_rows=saves_rows)
         except Exception as error:  # torch inside a trace may raise anything
             reason = f"{type(error).__name__}: {error}"
             what = f"block {block.name!r} is run again in backward: its derivative has no trace"
             if block.warns:
                 warnings.warn(f"{what} ({reason})", PenstockWarning, stacklevel=2)
-    return AutogradForm(function, block.inputs, operands, results, len(block.block.results))
+    return AutogradForm(function, inputs, *flows, len(block.block.results))

@@ -16,6 +16,7 @@ from penstock.autodiff.backward import go_backward
 from penstock.autodiff.bounded.runs import BoundedRun
 from penstock.autodiff.call import DifferentiableCall, find_tensors
 from penstock.autodiff.ends import CallEnds
+from penstock.autodiff.poured import PouredTape
 from penstock.autodiff.queued import QueuedTapedRun
 from penstock.autodiff.tape import TapedRun
 from penstock.run.engine import Columns, Executable
@@ -86,6 +87,8 @@ class CallNode(torch.autograd.Function):
         with torch.inference_mode(False), torch.no_grad():
             run = made.taped = _new_run(made)
             run.carry_out(made.columns)
+            if run.poured is not None:
+                run.tape = PouredTape(run, run.poured)
             outputs = split_outputs(run, made)
         run.finish()
         return outputs

@@ -165,12 +165,12 @@ def _half_form(
     saved = [(k, form.saved[k].dimension is not None) for k in backward.saved]
     if any(has_rows and not _is_by_row(page, k) for k, has_rows in saved):
         return None
-    uses = _uses(backward)
+    uses = uses_of(backward)
     written = {place: operand for place, operand in first.items() if uses[place] == 1}
     wires = [launch.operands[k].wire for k in backward.uniforms]  # type: ignore[union-attr]
     parts = [
         *(_saved_part(page.saved[k], has_rows) for k, has_rows in saved),
-        *(_whole_part(reversal.taped.read_uniform(wire)) for wire in wires),
+        *(whole_part(reversal.taped.read_uniform(wire)) for wire in wires),
         *(_rows_part(reversal.arena(target.arena).values) for target in targets),
     ]
     if len({part.device for part in parts}) != 1:
@@ -197,14 +197,15 @@ def _positions(reversal: Reversal, page: Page, half: Half, device: torch.device)
 
 
 def _saved_part(values: torch.Tensor, has_rows: bool) -> Part:
-    return _rows_part(values) if has_rows else _whole_part(values)
+    return _rows_part(values) if has_rows else whole_part(values)
 
 
 def _rows_part(values: torch.Tensor) -> Part:
     return Part(Origin.GATHERED, values.dtype, tuple(values.shape[1:]), values.device)
 
 
-def _whole_part(values: torch.Tensor) -> Part:
+def whole_part(values: torch.Tensor) -> Part:
+    """A tensor that is the same for all rows."""
     return Part(Origin.UNIFORM, values.dtype, tuple(values.shape), values.device)
 
 
@@ -214,7 +215,7 @@ def _written(reversal: Reversal, source: Operand) -> Written:
     return Written(arena.values.dtype, arena.kind.shape, arena.device)
 
 
-def _uses(backward: Backward) -> Counter[int]:
+def uses_of(backward: Backward) -> Counter[int]:
     """How often each result is used."""
     return Counter(place for places in map(_places, backward.gradients) for place in places)
 

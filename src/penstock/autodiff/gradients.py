@@ -214,6 +214,11 @@ class GradientArena:
 
         return write
 
+    def add(self, index: torch.Tensor, gradients: torch.Tensor) -> None:
+        """Add gradients to slots that all have one."""
+        rows = gradients.reshape(index.shape[0], *self.kind.shape)
+        self.values.index_add_(0, index, rows)
+
     def apart(self, gradients: torch.Tensor) -> torch.Tensor:
         """The gradients in other memory than the arena's."""
         is_own = gradients.untyped_storage().data_ptr() == self.values.untyped_storage().data_ptr()

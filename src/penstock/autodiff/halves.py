@@ -52,11 +52,18 @@ class Saved:
 
 
 class Halves:
-    """Which steps of a joint trace are forward, and which of them the backward half reads."""
+    """Which steps of a joint trace are forward, and which of them the backward half reads.
 
-    def __init__(self, code: StraightLine, primals: int, uniforms: set[int]) -> None:
+    With `saves_rows` the backward half computes all that it reads again, from rows of operands.
+    """
+
+    def __init__(
+        self, code: StraightLine, primals: int, uniforms: set[int], *, saves_rows: bool = False
+    ) -> None:
         self.primals = primals
         self.uniforms = uniforms
+        self.saves_rows = saves_rows
+        self._given = set(code.inputs)
         tangents = set(code.inputs[primals:])
         self.is_backward = set(tangents)
         self.is_uniform = {code.inputs[k] for k in uniforms}
@@ -68,7 +75,7 @@ class Halves:
                 self.is_backward.add(step)
             elif step.constant is not None or all(read in self.is_uniform for read in reads):
                 self.is_uniform.add(step)
-        #: Views of saved values, made again by the backward half.
+        #: Views of saved values and what else is made again by the backward half.
         self.again: set[Step] = set()
         self.saved = self._find_saved(code)
 
@@ -91,7 +98,7 @@ class Halves:
         """
         if read in self.is_backward or read in self.is_uniform:
             return
-        if read.target in _VIEWS:
+        if read.target in _VIEWS or (self.saves_rows and read not in self._given):
             self.again.add(read)
         else:
             saved[read] = None

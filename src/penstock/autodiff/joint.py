@@ -2,8 +2,9 @@
 
 The batched form of a block is traced together with its vjp; what the backward half reads of the
 forward half is saved. Uniform operands are read again, not saved, and what depends on them alone is
-computed again. A backward half exists for each set of results that have cotangents: a missing
-cotangent is not a zero one.
+computed again; a form that saves rows of operands only computes everything else again too. A
+backward half exists for each set of results that have cotangents: a missing cotangent is not a zero
+one.
 """
 
 from __future__ import annotations
@@ -63,7 +64,11 @@ class TrainingForm:
         results: Sequence[int],
         name: str,
         fixed: Point | None = None,
+        *,
+        saves_rows: bool = False,
     ) -> None:
+        #: Whether nothing is saved but rows of operands.
+        self.saves_rows = saves_rows
         self.batched = batched
         self.inputs = tuple(inputs)
         self.operands = tuple(operands)
@@ -76,6 +81,8 @@ class TrainingForm:
         #: The code of halves that are compiled, made and looked up by `fused_half`.
         self.fused_halves: dict[object, Any] = {}
         self.known_zeros: dict[tuple[Pattern, Pattern], bool] = {}
+        #: Forward halves that give some of the saved values only.
+        self.giving: dict[tuple[int, ...], BatchFunction] = {}
         self._build()
 
     # ---- tracing ---------------------------------------------------------------------------------
@@ -142,7 +149,7 @@ class TrainingForm:
         code = self._joint(self.results)
         count = len(code.outputs) - len(self.operands)
         primals = len(code.inputs) - len(self.results)
-        halves = Halves(code, primals, self._uniform_places())
+        halves = self._halves(code, primals)
         self.saved = [halves.describe(step) for step in halves.saved]
         outputs = (*code.outputs[:count], *halves.saved)
         steps = tuple(step for step in code.steps if step not in halves.is_backward)
@@ -151,16 +158,34 @@ class TrainingForm:
         self.forward, self.forward_source = self._emit(forward, forward.inputs, "forward")
         self.backwards[self.results] = self._backward(code, halves, self.results)
 
-    def _uniform_places(self) -> set[int]:
+    def _halves(self, code: StraightLine, primals: int) -> Halves:
         tensors = [spec for spec in self.inputs if spec.kind != "size"]
-        return {k for k, spec in enumerate(tensors) if spec.kind == "uniform"}
+        uniform = {k for k, spec in enumerate(tensors) if spec.kind == "uniform"}
+        return Halves(code, primals, uniform, saves_rows=self.saves_rows)
+
+    def saved_operand(self, position: int) -> int:
+        """The operand that a saved value is, where only operands are saved."""
+        key: Any = self.saved[position].key
+        return self._operand_of(key[1])
+
+    def forward_giving(self, chosen: tuple[int, ...]) -> BatchFunction:
+        """The forward half without all saved values but these."""
+        if chosen not in self.giving:
+            count, forward = self.output_count, self.forward
+
+            def function(rows: int, *arguments: Any) -> tuple[torch.Tensor, ...]:
+                made = forward(rows, *arguments)
+                return (*made[:count], *(made[count + k] for k in chosen))
+
+            self.giving[chosen] = function
+        return self.giving[chosen]
 
     def backward(self, pattern: Pattern) -> Backward:
         """The backward half for these results having cotangents."""
         if pattern not in self.backwards:
             code = self._joint(pattern)
             primals = len(code.inputs) - len(pattern)
-            halves = Halves(code, primals, self._uniform_places())
+            halves = self._halves(code, primals)
             self.backwards[pattern] = self._backward(code, halves, pattern)
         return self.backwards[pattern]
 

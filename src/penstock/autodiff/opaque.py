@@ -1,16 +1,18 @@
 """Gradients of blocks that are taken as they are: torch's autograd graph of a launch is kept.
 
 Where rows run one by one each has a graph of its own, so that rows can go backward apart. Where one
-call serves all rows, those without a cotangent get a zero one. The graph goes when the page that
-holds it is released.
+call serves all rows, those without a cotangent get a zero one; a call of a program is told of them,
+so that they are left out. The graph goes when the page that holds it is released.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
+from penstock.autodiff.call import call_behind
 from penstock.autodiff.joint import Pattern
 from penstock.plan.schedule import Integers
 from penstock.run.step_blocks import OpaqueBlock
@@ -85,7 +87,8 @@ class KeptGraph:
                 where = chosen.to(grads.device, non_blocking=True)
                 grads = torch.zeros_like(results[k]).index_copy_(0, where, grads)
             pairs.append((results[k], grads))
-        found = _differentiate(pairs, leaves)
+        with _about(results, index):
+            found = _differentiate(pairs, leaves)
         if chosen is None:
             return found
         return [
@@ -94,6 +97,19 @@ class KeptGraph:
             else grad.index_select(0, chosen.to(grad.device, non_blocking=True))
             for operand, grad in zip(self.operands, found, strict=True)
         ]
+
+
+@contextmanager
+def _about(results: Sequence[torch.Tensor], index: Integers | None) -> Iterator[None]:
+    """Tell the calls that have made results which of their instances have cotangents."""
+    calls = [made for made in map(call_behind, results) if made is not None]
+    for made in calls:
+        made.reached = index
+    try:
+        yield
+    finally:
+        for made in calls:
+            made.reached = None
 
 
 def _differentiate(

@@ -21,7 +21,8 @@ from penstock.autodiff.bounded.runs import Bounded
 from penstock.autodiff.ends import FindUniform, Located
 from penstock.autodiff.gradients import add_gradients
 from penstock.autodiff.reverse import Reversal
-from penstock.autodiff.tape import Tape, Taping, check_version, version_of
+from penstock.autodiff.tape import Tape, Taping
+from penstock.autodiff.versions import check_version, version_of, versions_of
 from penstock.autodiff.way_back import WayBack
 from penstock.plan.recorded import StepPlanner
 from penstock.plan.schedule import Integers, Span
@@ -44,6 +45,8 @@ class Loaded:
     values: torch.Tensor
     #: Those that ask for gradients, by their place.
     asking: dict[int, torch.Tensor]
+    #: Their versions when they were loaded.
+    versions: Sequence[int]
 
     def slots(self, place: int) -> Integers:
         """The slots of one value."""
@@ -114,7 +117,8 @@ class TapedRecordedRun(Taping, RecordedRun):
         super()._load(span, length, tensors)
         values = self.arenas[span.arena].chunks[-1]
         asking = {place: tensor for place, tensor in enumerate(tensors) if tensor.requires_grad}
-        self.loaded.append(Loaded(span, 1 if length is None else length, values, asking))
+        versions = versions_of(list(asking.values()))
+        self.loaded.append(Loaded(span, 1 if length is None else length, values, asking, versions))
 
 
 class BoundedRecordedRun(Bounded, TapedRecordedRun):
@@ -217,7 +221,8 @@ def _joined(loaded: Loaded, given: Callable[[torch.Tensor], torch.Tensor]) -> to
     if not loaded.asking:
         return loaded.values
     parts = list(torch.split(loaded.values, loaded.length))
-    for place, tensor in loaded.asking.items():
+    for (place, tensor), version in zip(loaded.asking.items(), loaded.versions, strict=True):
+        check_version(tensor, version)
         parts[place] = given(tensor).reshape(parts[place].shape)
     return torch.cat(parts)
 

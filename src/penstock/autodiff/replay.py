@@ -1,8 +1,8 @@
 """Gradients that can be differentiated again: the tape is run once more under torch's autograd.
 
-Only rows that a cotangent reaches are replayed, so that what nobody reads cannot spoil what
-somebody does. The result is an ordinary autograd graph of the batched program; torch differentiates
-it as often as asked.
+Only rows that a cotangent reaches are replayed, grouped by which results have one, so that what
+nobody reads cannot spoil what somebody does. The result is an ordinary autograd graph of the
+batched program; torch differentiates it as often as asked.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from penstock.autodiff.ends import Ends
-from penstock.autodiff.padding import element_slots, mark_sources, rows_with_any
+from penstock.autodiff.joint import Pattern
+from penstock.autodiff.live_rows import Group, Marks, live_rows, with_rest
+from penstock.autodiff.padding import element_slots, rows_with_any
 from penstock.autodiff.tape import Entry, Page
 from penstock.errors import RepetitionError, report
 from penstock.plan.schedule import (
@@ -31,8 +32,6 @@ from penstock.plan.schedule import (
 )
 from penstock.run.padder import Padder
 from penstock.run.step_blocks import OpaqueBlock
-
-Marks = list[npt.NDArray[np.bool_]]
 
 
 class Ledger:
@@ -65,55 +64,13 @@ class Ledger:
         return joined.index_select(0, index.to(joined.device))
 
 
-def live_rows(
-    entries: Sequence[object], present: Marks, *, is_flowing: bool = False
-) -> list[Integers | None]:
-    """For each entry the rows that the marked slots depend on, or those from which gradients flow
-    to them; None for entries without rows.
-    """
-    found: list[Integers | None] = []
-    for entry in reversed(entries):
-        if isinstance(entry, Page):
-            found.append(_live_rows_of(entry, present, is_flowing))
-            continue
-        if isinstance(entry, Copy):
-            targets, sources = slots_of(entry.target), slots_of(entry.source)
-            held = present[entry.target.arena][targets]
-            present[entry.target.arena][targets] = False
-            chosen = sources.reshape(len(targets), -1)[held].reshape(-1)
-            present[entry.source.arena][chosen] = True
-        if isinstance(entry, Pad | Unpad):
-            mark_sources(entry, present)
-        found.append(None)
-    return found[::-1]
-
-
-def _live_rows_of(page: Page, present: Marks, is_flowing: bool) -> Integers:
-    live = np.zeros(page.rows, np.bool_)
-    for position, target in enumerate(page.launch.targets):
-        slots = slots_of(target)
-        if len(slots):
-            if not is_flowing or position in page.results:
-                live |= present[target.arena][slots].reshape(page.rows, -1).any(axis=1)
-            present[target.arena][slots] = False
-    index = np.flatnonzero(live)
-    for position, operand in enumerate(page.launch.operands):
-        if isinstance(operand, Span | Picks) and (not is_flowing or position in page.operands):
-            slots = slots_of(operand)
-            if len(slots):
-                present[operand.arena][slots.reshape(page.rows, -1)[index].reshape(-1)] = True
-    return index
-
-
 def replay_gradients(
     ends: Ends, grads: Sequence[torch.Tensor | None], keep: bool
 ) -> list[torch.Tensor | None]:
     """Gradients of the tensors at the start, as an autograd graph of their own."""
     wanted = [item for item in ends.cotangents(grads) if len(item[1])]
     replay = Replay(ends, wanted)
-    for page, rows in replay.flowing_pages():
-        page.use(rows, is_last=not keep)
-        page.release()
+    replay.use_pages(is_last=not keep)
     replay.carry_out()
     outputs = [replay.ledger.take(n, slots).reshape(grad.shape) for n, slots, grad in wanted]
     flowing = [k for k, output in enumerate(outputs) if output.requires_grad]
@@ -148,7 +105,9 @@ class Replay:
         self.kinds = [kind for kind, _ in extents]
         capacities = [capacity for _, capacity in extents]
         self.wanted = wanted
+        #: The rows to run, and those of them through which gradients flow.
         self.live = live_rows(self.entries, self._marked(capacities))
+        self.flowing = live_rows(self.entries, self._marked(capacities), is_flowing=True)
         self.ledger = Ledger(capacities)
         self.uniform = ends.uniforms(self.tensors)
         for number, slots, values in ends.inputs(self.tensors, self.uniform):
@@ -162,27 +121,25 @@ class Replay:
             present[number][slots] = True
         return present
 
-    def flowing_pages(self) -> list[tuple[Page, Integers]]:
-        """The launches from which gradients flow to the wanted slots, and their rows that do."""
-        present = self._marked([len(owners) for owners in self.ledger.piece])
-        flowing = live_rows(self.entries, present, is_flowing=True)
-        entries = zip(self.entries, flowing, strict=True)
-        return [
-            (entry, rows)
-            for entry, rows in entries
-            if isinstance(entry, Page) and rows is not None and len(rows)
-        ]
+    def use_pages(self, *, is_last: bool) -> None:
+        """Make sure that the rows from which gradients flow can go backward."""
+        for entry, groups in zip(self.entries, self.flowing, strict=True):
+            if isinstance(entry, Page) and groups:
+                entry.use(np.concatenate([rows for _, rows in groups]), is_last=is_last)
+                entry.release()
 
     def carry_out(self, end: int | None = None) -> None:
         """Go through the entries, up to the one with this number."""
-        for entry, rows in zip(self.entries[:end], self.live[:end], strict=True):
-            self._step(entry, rows)
+        for entry, live, flowing in zip(
+            self.entries[:end], self.live[:end], self.flowing[:end], strict=True
+        ):
+            self._step(entry, live, flowing)
 
-    def _step(self, entry: Entry, rows: Integers | None) -> None:
+    def _step(self, entry: Entry, live: list[Group], flowing: list[Group]) -> None:
         """Carry out one entry of the tape."""
         if isinstance(entry, Page):
-            if rows is not None and len(rows):
-                self._launch(entry, rows)
+            for pattern, rows in with_rest(live, flowing):
+                self._launch(entry, pattern, rows)
         elif isinstance(entry, Copy):
             self._copy(entry)
         elif isinstance(entry, Pad):
@@ -243,12 +200,15 @@ class Replay:
                 found.append(self._take(page, position, operand, rows))
         return found
 
-    def _launch(self, page: Page, rows: Integers) -> None:
+    def _launch(self, page: Page, pattern: Pattern, rows: Integers) -> None:
+        """Run some rows of a launch; gradients flow through the results of a pattern only: the
+        others, whose cotangents would be zeros, are cut off.
+        """
         _check_repeatable(page)
         outputs = page.block.run(len(rows), self._connected(page, self.arguments(page, rows)))
         for position, target in enumerate(page.launch.targets):
             values = outputs[position]
-            if position not in page.results:
+            if position not in pattern:
                 values = values.detach()
             slots = slots_of(target).reshape(page.rows, -1)[rows].reshape(-1)
             if len(slots):

@@ -17,11 +17,11 @@ import torch
 
 from penstock.autodiff.additions import find_additions, row_slots
 from penstock.autodiff.contract import Contraction, Window
-from penstock.autodiff.forms import Form
 from penstock.autodiff.fused_half import bind_half
 from penstock.autodiff.gradients import GradientArena, add_gradients, as_array, as_slots
 from penstock.autodiff.joint import Pattern, TrainingForm
 from penstock.autodiff.padding import reverse_padding
+from penstock.autodiff.patterns import patterns
 from penstock.autodiff.tape import Entry, Page, Taping
 from penstock.autodiff.way_back import CopyBack, Fetch, Fill, Half, Move, WayBack
 from penstock.plan.schedule import (
@@ -181,7 +181,7 @@ class Reversal:
         partial = [k for k, mask in held.items() if not mask.all()]
         if not partial:
             return (self._half(page, tuple(held), None, ()),)
-        found = _patterns(held, rows, page.form)
+        found = patterns(held, rows, page.form)
         return tuple(self._half(page, *chosen, partial) for chosen in found)
 
     def _half(
@@ -229,8 +229,8 @@ class Reversal:
             self._run_backward(page, half)
             return
         rows = page.rows if half.index is None else len(half.index)
-        with self.taped.recorder.backward(self.taped, page.launch, rows):
-            self._run_backward(page, half)
+        work = self._run_backward, page, half
+        self.taped.recorder.backward(self.taped, page.launch, rows, *work)
 
     def _run_backward(self, page: Page, half: Half) -> None:
         for fill in half.zeros:
@@ -346,24 +346,3 @@ def _with_rows(rows: int, results: Sequence[torch.Tensor | None]) -> list[torch.
     """The results that have a row for each row of the launch."""
     made = [values for values in results if values is not None]
     return [values for values in made if values.dim() and values.shape[0] == rows]
-
-
-def _patterns(
-    masks: dict[int, npt.NDArray[np.bool_]], rows: int, form: Form | None
-) -> Iterator[tuple[Pattern, Integers | None]]:
-    """The rows with each set of results that have cotangents; None stands for all rows."""
-    widest = tuple(masks)
-    code = np.zeros(rows, np.int64)
-    for bit, mask in enumerate(masks.values()):
-        code |= mask.astype(np.int64) << bit
-    groups: dict[Pattern, list[int]] = {}
-    counts = np.bincount(code, minlength=1 << len(widest))
-    for number in np.flatnonzero(counts[1:]).tolist():
-        pattern = tuple(k for bit, k in enumerate(masks) if number + 1 >> bit & 1)
-        is_joined = isinstance(form, TrainingForm) and form.takes_zeros(widest, pattern)
-        groups.setdefault(widest if is_joined else pattern, []).append(number + 1)
-    for pattern, numbers in groups.items():
-        if counts[numbers].sum() == rows:
-            yield pattern, None
-        else:
-            yield pattern, np.flatnonzero(np.isin(code, numbers))

@@ -19,9 +19,12 @@ from penstock.autodiff.contract import Contraction
 from penstock.autodiff.fallback import AutogradForm
 from penstock.autodiff.forms import Form, training_form
 from penstock.autodiff.joint import Pattern, TrainingForm
+from penstock.autodiff.lent_rows import find_lent
 from penstock.autodiff.opaque import KeptGraph, launch_kept
+from penstock.autodiff.versions import check_version, version_of
 from penstock.ir.graph import Wire
 from penstock.plan.schedule import Copy, Integers, Launch, Pad, Store, Unpad
+from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
 from penstock.run.engine import Run
 from penstock.run.fused.binding import FusedLaunch, bind_launch
@@ -30,6 +33,9 @@ from penstock.run.kept_plans import KeptPlan
 from penstock.run.prepared import PreparedCopy, PreparedLaunch, PreparedPadding, PreparedStore
 from penstock.run.runner import Runner
 from penstock.run.step_blocks import OpaqueBlock
+
+#: The operands and results of a launch that carry gradients, and whether it saves rows only.
+Asked: TypeAlias = tuple[Sequence[int], Sequence[int], bool]
 
 #: What a backward half gives, and for each differentiated operand where its gradient is in it.
 HalfResults = tuple[Sequence[torch.Tensor | None], Sequence[int | Contraction | None]]
@@ -82,11 +88,7 @@ class Page:
         chosen = slice(None) if index is None else index
         used = self.consumed
         if used is True or (used is not None and used[chosen].any()):
-            raise RuntimeError(
-                "Trying to backward through the graph a second time (or directly access saved "
-                "tensors after they have already been freed). Specify retain_graph=True if you "
-                "need to backward through the graph a second time."
-            )
+            raise second_backward()
         if is_last and index is None:
             self.consumed = True
         elif is_last:
@@ -161,6 +163,15 @@ class Page:
         return self.form.saved[position].select(values, self.rows, where)
 
 
+def second_backward() -> RuntimeError:
+    """The error of torch about values that are gone."""
+    return RuntimeError(
+        "Trying to backward through the graph a second time (or directly access saved "
+        "tensors after they have already been freed). Specify retain_graph=True if you "
+        "need to backward through the graph a second time."
+    )
+
+
 #: One step of a tape.
 Entry: TypeAlias = Page | Copy | Pad | Unpad | Store
 
@@ -178,6 +189,8 @@ class Taping(Runner):
     tape: Tape
     #: The version of each uniform value when it was last used.
     versions: dict[int, int]
+    #: Whether pages save rows that launches read, and nothing that is computed from them.
+    saves_rows = False
 
     def flows(self, number: int) -> tuple[Sequence[int], Sequence[int]]:
         """The operands and results of a block that carry gradients."""
@@ -241,33 +254,54 @@ class Taping(Runner):
         """Do the whole launch compiled, if the block is worth it by now."""
         if not step.block.is_hot("forward", page.rows) or self.checks_nan:
             return False
-        asked = (page.operands, page.results)
-        fused = step.fused_for(self, asked, lambda run: self._bind(step, *asked))
+        asked = (page.operands, page.results, self.saves_rows)
+        fused = step.fused_for(self, asked, lambda run: self._bind(step, asked))
         saved = None if fused is None else fused.run(self)
         if fused is None or saved is None:
             return False
         page.form, page.sizes = step.training[asked]
         page.is_apart = True
-        page.save(saved, is_own=fused.form.gives_own)
+        if asked in step.lent:
+            page.save(step.lent[asked].join(self, saved))
+        else:
+            page.save(saved, is_own=fused.form.gives_own)
         return True
 
     def _bind_ahead(self, step: PreparedLaunch) -> None:
-        operands, results = asked = self.flows(step.launch.block)
+        operands, results = self.flows(step.launch.block)
         if not operands or not results:
             super()._bind_ahead(step)
         elif step.block.is_hot("forward"):
-            step.fused_for(self, asked, lambda run: self._bind(step, *asked))
+            asked = (operands, results, self.saves_rows)
+            step.fused_for(self, asked, lambda run: self._bind(step, asked))
 
-    def _bind(
-        self, step: PreparedLaunch, operands: Sequence[int], results: Sequence[int]
-    ) -> FusedLaunch | None:
+    def half_of(self, number: int) -> tuple[BatchFunction, str, int] | None:
+        """The forward half of a block where gradients are asked for."""
+        operands, results = self.flows(number)
+        if not operands or not results:
+            return super().half_of(number)
+        form = self.whole_form(number)
+        return None if form is None else (form.forward, "forward", len(form.saved))
+
+    def whole_form(self, number: int) -> TrainingForm | None:
+        """The form of a block that is launched whole, for what carries gradients."""
+        block = self.blocks[number]
+        if block.plain_function() is None:
+            return None
+        form = training_form(block, (), *self.flows(number))
+        return form if isinstance(form, TrainingForm) else None
+
+    def _bind(self, step: PreparedLaunch, asked: Asked) -> FusedLaunch | None:
         if step.block.plain_function() is None:
             return None
-        form, _ = self._training_form(step, (operands, results), ())
+        form, _ = self._training_form(step, asked, ())
         if not isinstance(form, TrainingForm):
             return None
-        saved, block = len(form.saved), step.block
-        return bind_launch(self, step.launch, block, form.forward, "forward", step.indices, saved)
+        forward, saved, block = form.forward, len(form.saved), step.block
+        if form.saves_rows:
+            lent = step.lent[asked] = find_lent(self, step, form)
+            forward, saved = form.forward_giving(lent.given), len(lent.given)
+        return bind_launch(self, step.launch, block, forward, "forward", step.indices, saved)
 
     def _run_opaque(
         self, block: OpaqueBlock, page: Page, arguments: list[torch.Tensor | int]
@@ -283,7 +317,7 @@ class Taping(Runner):
         self, step: PreparedLaunch, page: Page, arguments: Sequence[torch.Tensor | int]
     ) -> Sequence[torch.Tensor]:
         """Run the forward half of a block, and save what its backward half needs."""
-        asked = (page.operands, page.results)
+        asked = (page.operands, page.results, self.saves_rows)
         form, page.sizes = self._training_form(step, asked, arguments)
         page.form = form
         tensors = [item for item in arguments if isinstance(item, torch.Tensor)]
@@ -295,14 +329,15 @@ class Taping(Runner):
     def _training_form(
         self,
         step: PreparedLaunch,
-        asked: tuple[Sequence[int], Sequence[int]],
+        asked: Asked,
         arguments: Sequence[torch.Tensor | int],
     ) -> tuple[Form, tuple[int, ...]]:
         """The form of the block for the operands and results that carry gradients, and the dynamic
         sizes that it takes.
         """
         if asked not in step.training:
-            form = training_form(step.block, arguments, *asked)
+            operands, results, saves_rows = asked
+            form = training_form(step.block, arguments, operands, results, saves_rows=saves_rows)
             step.training[asked] = form, form.sizes(arguments)
         known: tuple[Form, tuple[int, ...]] = step.training[asked]
         return known
@@ -330,7 +365,7 @@ class TapedRun(Taping, Run):
     @property
     def purpose(self) -> Hashable:
         """What a captured plan may serve for."""
-        return self.wires
+        return self.wires, self.saves_rows
 
     def traces(self) -> list[Entry]:
         """The tape, which later runs write anew."""
@@ -371,18 +406,3 @@ class TapedRun(Taping, Run):
             results = tuple(k for k, wire in enumerate(node.outputs) if wire in self.wires)
             self.known_flows[number] = operands, results
         return self.known_flows[number]
-
-
-def version_of(values: torch.Tensor) -> int:
-    """How often a tensor has been changed in place; tensors made in inference mode do not count."""
-    return 0 if values.is_inference() else values._version
-
-
-def check_version(values: torch.Tensor, version: int) -> None:
-    """Raise torch's error if a tensor has been changed in place."""
-    if version_of(values) != version:
-        raise RuntimeError(
-            "one of the variables needed for gradient computation has been modified by an "
-            f"inplace operation: [{values.type()} {list(values.shape)}] is at version "
-            f"{values._version}; expected version {version} instead."
-        )

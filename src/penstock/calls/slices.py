@@ -31,6 +31,12 @@ def is_fixed(item: slice) -> bool:
     return any(abs(bound) > 1 for bound in bounds) or item.step not in (None, 1)
 
 
+def keeps_one(item: slice) -> bool:
+    """Whether plain bounds keep one element at an end, if there is one."""
+    bounds = item.start or None, item.stop
+    return item.step in (None, 1) and bounds in ((None, 1), (-1, None))
+
+
 def is_cut(node: Node) -> bool:
     """Whether the node takes or sets a slice that may end where a dimension ends."""
     call = node.operation

@@ -25,6 +25,7 @@ _CUTS: dict[str, tuple[int, int | None]] = {
     "unsafe_split": (2, 0),
     "split_with_sizes": (2, 0),
     "tensor_split": (2, 0),
+    "narrow": (1, 0),
     "unfold": (1, 0),
     "squeeze": (1, None),
 }
@@ -74,6 +75,8 @@ def _is_cut_by_index(index: Any, is_dynamic: Sequence[bool]) -> bool:
 
 
 def _is_cut_by_call(template: Template, short: str, is_dynamic: Sequence[bool]) -> bool:
+    if short == "narrow" and len(template.operands) > 1:
+        return False  # torch looks at traced places when the program runs
     position, default = _CUTS[short]
     given = dict(template.kwargs).get("dim", default)
     if len(template.args) > position:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from penstock.calls.slices import index_items, is_fixed, is_traced
+from penstock.calls.slices import index_items, is_fixed, is_traced, keeps_one
 from penstock.capture.traced_tensor import TracedTensor
 from penstock.capture.value_numbers import representative
 from penstock.capture.worlds import SizePair
@@ -81,7 +81,7 @@ def cut_index(index: Any, cuts: Sequence[TracedCut], sizes: Sequence[int]) -> An
 
 def _cuts_a_cut(tracer: Tracer, item: slice, size: Dimension) -> bool:
     """Whether a slice with plain bounds takes a part of one with traced bounds."""
-    return is_fixed(item) and tracer.worlds.is_cut(size)
+    return tracer.worlds.is_cut(size) and (is_fixed(item) or keeps_one(item))
 
 
 def _dimensions(item: Any, operands: Sequence[TracedTensor]) -> int:

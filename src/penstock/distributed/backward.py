@@ -22,8 +22,9 @@ from penstock.autodiff.torch_engine import keeps_graph, without_modes
 from penstock.autodiff.way_back import WayBack
 from penstock.distributed.agreement import agree_on_backward
 from penstock.distributed.messages import aligned
-from penstock.distributed.run import Crossing, PlacedTapedRun
+from penstock.distributed.run import PlacedTapedRun
 from penstock.distributed.sums import sum_gradients
+from penstock.distributed.turns import Crossing, Rows
 from penstock.distributed.users import ranks_of_captures
 from penstock.errors import RepetitionError, report
 from penstock.plan.schedule import Picks, Span, slot_count, slots_of
@@ -113,8 +114,8 @@ class PlacedReversal(Reversal):
         elif transport.rank == crossing.source:
             count = slot_count(rows)
             size = aligned(count) + count * int(np.prod(kind.shape)) * dtype.itemsize
-            device = torch.device(kind.device)
-            told = transport.receive((size,), torch.uint8, device, crossing.target, "gradients")
+            room = Rows((size,), torch.uint8, torch.device(kind.device), "gradients")
+            told = transport.receive(room, crossing.target)
             self._add(crossing.copy.source, told)
         else:
             transport.skip()

@@ -6,14 +6,14 @@ in the total order of all exchanges. The receiver knows both; rows of another sc
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
 from hashlib import blake2b
 
-import numpy as np
 import torch
 
-from penstock.plan.schedule import Instruction, pieces_of
+from penstock.plan.schedule import Array, Instruction, pieces_of
 
 #: Bytes in front of the rows; a multiple of every item size, so that rows are aligned.
 HEADER = 16
@@ -46,10 +46,13 @@ class Header:
     digest: bytes
     number: int
 
-    def pack(self) -> torch.Tensor:
+    def pack(self) -> bytes:
         """The header as bytes."""
-        packed = bytearray(_LAYOUT.pack(self.digest, self.number))
-        return torch.frombuffer(packed, dtype=torch.uint8)
+        return _LAYOUT.pack(self.digest, self.number)
+
+    def is_on(self, message: torch.Tensor) -> bool:
+        """Whether a message has this header."""
+        return bool(message[:HEADER].cpu().numpy().tobytes() == self.pack())
 
     @staticmethod
     def unpack(message: torch.Tensor) -> Header:
@@ -60,17 +63,22 @@ class Header:
 def new_message(header: Header, rows: torch.Tensor) -> torch.Tensor:
     """Rows with their header, as bytes."""
     message = torch.empty(HEADER + rows.nbytes, dtype=torch.uint8, device=rows.device)
-    message[:HEADER].copy_(header.pack())
+    packed = torch.frombuffer(bytearray(header.pack()), dtype=torch.uint8)
+    message[:HEADER].copy_(packed)
     rows_in(message, rows.shape, rows.dtype).copy_(rows)
     return message
+
+
+def message_of(header: Header, values: Array) -> torch.Tensor:
+    """The same for few values of the host, in fewer steps."""
+    return torch.frombuffer(bytearray(header.pack() + values.tobytes()), dtype=torch.uint8)
 
 
 def room_for(
     shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str = "cpu"
 ) -> torch.Tensor:
     """Memory for a message with such rows."""
-    count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    return torch.empty(HEADER + count, dtype=torch.uint8, device=device)
+    return torch.empty(HEADER + math.prod(shape) * dtype.itemsize, dtype=torch.uint8, device=device)
 
 
 def aligned(size: int) -> int:

@@ -1,25 +1,28 @@
 """A run of which this process carries out its own launches, and exchanges rows for the others.
 
-Every rank plans the whole call and goes through the same instructions. An instruction belongs to
-the rank of the device whose arenas it writes to; a copy between ranks is a message. Values that
-steer the planner are told to all ranks, so that all go on alike. Results are on every rank in the
-end.
+Every rank goes through the same stages of one plan, whether it plans them or knows them. An
+instruction belongs to the rank of the device whose arenas it writes to; a copy between ranks is a
+message. Values that steer the planner are told to all ranks, so that all go on alike. Results are
+on every rank in the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 from penstock.autodiff.tape import TapedRun
 from penstock.distributed.agreement import agree_on_call
-from penstock.distributed.kept_plans import PlacedPlan, Replay, plans_of
+from penstock.distributed.course import Course
+from penstock.distributed.kept_plans import Known, PlacedPlan, Stage, plans_of
 from penstock.distributed.transport import Transport
+from penstock.distributed.turns import Cross, Crossing, Own, Rows, Spread, Tell, Turn
 from penstock.plan.exchanges import GIVEN
-from penstock.plan.limits import current_limits
+from penstock.plan.limits import Limits, current_limits
+from penstock.plan.machine import Steps
 from penstock.plan.outcome import InBoxes, OnHost, Where
 from penstock.plan.placed import PlacedPlanner
 from penstock.plan.schedule import (
@@ -40,31 +43,19 @@ from penstock.run.engine import Columns, Executable, Run
 from penstock.run.fused.indices import Indices
 from penstock.run.inputs import install_inputs, read_inputs
 from penstock.run.kept_plans import WINDOW
-from penstock.run.prepared import PreparedWindow, prepare_receipt
-from penstock.run.runner import merged
-
-
-class Crossing(NamedTuple):
-    """A copy from one rank to another."""
-
-    source: int
-    target: int
-    copy: Copy
+from penstock.run.prepared import prepare_fetch, prepare_put
 
 
 class Placing(Run):
     """A run that is one of several; comes before another kind of run."""
 
-    planner: PlacedPlanner | Replay
+    planner: PlacedPlanner | Known
     transport: Transport
-    #: Where the plan is collected.
-    plan: PlacedPlan
 
     def place(self, transport: Transport) -> None:
         """Say who the other ranks are, before the run."""
         self.transport = transport
         self.ranks = ranks_of_devices(self.executable)
-        self.plan = PlacedPlan()
 
     def _carry_out_all(self, columns: Columns) -> None:
         limits = current_limits().with_depth(self.executable.max_depth)
@@ -73,78 +64,92 @@ class Placing(Run):
         agree_on_call(self, columns, inputs, limits)
         self.transport.digest.restart(b"call")
         plans, key = plans_of(self.executable), inputs.digest(limits, WINDOW)
-        found = None if plans is None else plans.find(key)
-        if found is not None:
-            self._run_kept(found, columns)
-        else:
-            self.plan.is_open = plans is not None
-            self._plan_and_run(inputs, limits, columns)
-            self.plan.outcome = self.outcome
-            if plans is not None and self.plan.is_open:
-                plans.keep(key, self.plan, self.plan.size)
+        plan = (None if plans is None else plans.find(key)) or PlacedPlan()
+        course = Course(self, plan, inputs, limits)
+        install_inputs(self, columns, plan.adopted)
+        self._follow(course)
         with self.transport.guarded(f"call {self.call}"):
             self._spread_results()
             self.transport.finish()
+        if plans is not None:
+            plans.keep(key, plan, plan.size)
 
-    def _run_kept(self, plan: PlacedPlan, columns: Columns) -> None:
-        """Run the plan of an earlier call on the data of this one."""
-        assert self.executable.placement is not None
-        assert plan.outcome is not None
-        self.planner = Replay(plan, self.executable.placement.blocks)
-        self.plan.close()
-        self.outcome = plan.outcome
-        install_inputs(self, columns, plan.outcome.adopted)
-        for window, digest in plan.windows:
-            self.transport.digest.value = digest
-            self._carry_out_part(window)
+    def _follow(self, course: Course) -> None:
+        """Carry out stage after stage. What the planner finds wrong, it finds on every rank."""
+        answer: list[Array] | None = None
+        while (stage := course.next(answer)) is not None:
+            self.transport.digest.value = stage.digest
+            with self.transport.guarded(f"call {self.call}"):
+                self._grow(stage.growth)
+                if stage.turns is None:
+                    answer = self._take_first(stage, course.window)
+                else:
+                    answer = self._take(stage.turns)
+            if stage.outcome is not None:
+                self.outcome = stage.outcome
 
-    def _carry_out_prepared(
-        self, window: list[Instruction]
-    ) -> tuple[PreparedWindow, list[Array] | None]:
-        """Carry out this rank's part of some instructions, and keep them."""
-        self.transport.digest.add(window)
-        self.plan.add_window(window, self.transport.digest.value)
-        return PreparedWindow((), ()), self._carry_out_part(window)
+    def new_planner(self, limits: Limits) -> PlacedPlanner:
+        """A planner for this call."""
+        seed = self.seed.number if self.executable.graph.has_random else 0
+        planner = self.executable.new_planner(limits, self.count, seed, self.numbers)
+        assert isinstance(planner, PlacedPlanner)
+        self.machine = planner
+        return planner
 
-    def _carry_out_part(self, window: list[Instruction]) -> list[Array] | None:
+    def plan_window(
+        self, planner: PlacedPlanner, steps: Steps, answer: list[Array] | None
+    ) -> tuple[list[Instruction], bool]:
+        """The next instructions, given what was read, and whether they are the last."""
+        return self._plan(planner, steps, answer)
+
+    # ---- what this rank does of a stage ----------------------------------------------------------
+
+    def _take_first(self, stage: Stage, window: Sequence[Instruction]) -> list[Array] | None:
+        """Find this rank's part of some instructions, each when the one before is done."""
         answer, indices = None, Indices()
-        with self.transport.guarded(f"call {self.call}"):
-            chunks = (item for item in window if isinstance(item, Chunk))
-            self._grow(merged(chunk for chunk in chunks if self.is_mine(chunk.arena)))
-            for position, item in enumerate(window):
-                if isinstance(item, Copy) and self._crosses_devices(item):
-                    self._copy_across(item, window[position:])
-                elif not isinstance(item, Chunk | Mark | Await):
-                    answer = self._take_turn(item, indices)
+        turns: list[Turn] = []
+        for position in range(len(window)):
+            with torch.inference_mode(False):  # it may serve runs that are differentiated
+                turn = self._turn(window, position, indices)
+            if turn is not None:
+                turns.append(turn)
+                answer = self._take((turn,))
+        stage.turns = tuple(turns)
         return answer
 
-    # ---- one instruction -------------------------------------------------------------------------
-
-    def _take_turn(self, item: Instruction, indices: Indices) -> list[Array] | None:
-        if isinstance(item, Read):
-            return self._tell(item)
-        if isinstance(item, Launch):
-            self.plan.add_launch(self.planner.launched[0])
-            if self.ranks[self.planner.blocks[item.block]] == self.transport.rank:
-                self._step(self._prepare(item, indices))
-            else:
-                self.planner.launched.popleft()
+    def _turn(self, window: Sequence[Instruction], position: int, indices: Indices) -> Turn | None:
+        item, planner = window[position], self.planner
+        assert isinstance(planner, PlacedPlanner)
+        if isinstance(item, Chunk | Mark | Await):
             return None
-        if self.is_mine(item.target.arena):  # type: ignore[union-attr]
-            self._step(self._prepare(item, indices))
+        if isinstance(item, Read):
+            spread = (self._spread_of(source, "values that steer") for source in item.sources)
+            return Tell(tuple(spread))
+        if isinstance(item, Copy) and self._crosses_devices(item):
+            exchange = planner.exchanges.popleft()
+            source, target = self._rank(item.source.arena), self._rank(item.target.arena)
+            if exchange.after != GIVEN and source != target:  # inputs are on every rank
+                return self._cross_of(Crossing(source, target, item), window[position:])
+        is_mine = (
+            self.ranks[planner.blocks[item.block]] == self.transport.rank
+            if isinstance(item, Launch)
+            else self.is_mine(item.target.arena)
+        )
+        if is_mine:
+            return Own(self._prepare(item, indices))
+        if isinstance(item, Launch):
+            planner.launched.popleft()
         return None
 
-    def _copy_across(self, item: Copy, coming: Sequence[Instruction]) -> None:
-        """From one device to another; inputs are on every rank."""
-        exchange = self.planner.exchanges.popleft()
-        self.plan.add_crossing(exchange)
-        source, target = self._rank(item.source.arena), self._rank(item.target.arena)
-        if exchange.after != GIVEN and source != target:
-            self._cross(Crossing(source, target, item), self._purpose(coming))
-        elif target == self.transport.rank:
-            device = self.arena(item.target.arena).device
-            values = self._gather(item.source).to(device)
-            self._step(prepare_receipt(self, item, values))
+    def _cross_of(self, crossing: Crossing, coming: Sequence[Instruction]) -> Cross:
+        item, arena = crossing.copy, self.arena(crossing.copy.target.arena)
+        shape = (slot_count(item.source), *arena.kind.shape)
+        rows = Rows(shape, arena.dtype, arena.device, self._purpose(coming))
+        if crossing.source == self.transport.rank:
+            return Cross(crossing, rows, fetch=prepare_fetch(self, item.source))
+        if crossing.target == self.transport.rank:
+            return Cross(crossing, rows, put=prepare_put(self, item.target))
+        return Cross(crossing, rows)
 
     def _purpose(self, coming: Sequence[Instruction]) -> str:
         """What rows travel for, by the instructions that come next."""
@@ -153,23 +158,37 @@ class Placing(Run):
             return f"rows for block {self.blocks[reader.block].name}"
         return "rows to be read back" if reader is not None else "rows for what comes next"
 
-    def _cross(self, crossing: Crossing, what: str) -> None:
-        source, target, item = crossing
-        if source == self.transport.rank:
-            self.transport.send(self._gather(item.source), target, what)
-        elif target == self.transport.rank:
-            arena = self.arena(item.target.arena)
-            shape = (slot_count(item.source), *arena.kind.shape)
-            values = self.transport.receive(shape, arena.dtype, arena.device, source, what)
-            step = prepare_receipt(self, item, values)
-            step.put(self, values)
+    def _spread_of(self, slots: Span | Picks, what: str) -> Spread:
+        """Values of slots, which one rank has, for every rank."""
+        arena, source = self.arena(slots.arena), self._rank(slots.arena)
+        rows = Rows((slot_count(slots), *arena.kind.shape), arena.dtype, arena.device, what)
+        is_mine = source == self.transport.rank
+        return Spread(source, rows, prepare_fetch(self, slots) if is_mine else None)
+
+    def _take(self, turns: Sequence[Turn]) -> list[Array] | None:
+        """Take turns; what was read, if the last one reads."""
+        answer = None
+        for turn in turns:
+            if isinstance(turn, Own):
+                self._step(turn.step)
+            elif isinstance(turn, Cross):
+                self._cross(turn)
+            else:
+                answer = [self._tell(part) for part in turn.parts]
+        return answer
+
+    def _cross(self, turn: Cross) -> None:
+        if turn.fetch is not None:
+            self.transport.send(turn.fetch(self), turn.crossing.target, turn.rows.what)
+        elif turn.put is not None:
+            turn.put(self, self.transport.receive(turn.rows, turn.crossing.source))
         else:
             self.transport.skip()
 
-    def _tell(self, item: Read) -> list[Array]:
-        """The values that steer, on every rank."""
-        told = [self._spread(source, "values that steer") for source in item.sources]
-        return [values.cpu().numpy() for values in told]
+    def _tell(self, part: Spread) -> Array:
+        """Values that steer, on every rank."""
+        mine = None if part.fetch is None else part.fetch(self)
+        return self.transport.tell(mine, part.rows, part.source)
 
     # ---- what every rank gets --------------------------------------------------------------------
 
@@ -180,17 +199,12 @@ class Placing(Run):
             arena = self.arena(number)
             arena.forget()  # inputs were there, and are among the results that come
             arena.grow(0, self.outcome.extents[number].end)
-        for rows in places:
-            values = self._spread(rows, "results")
-            if not self.is_mine(rows.arena):
-                self.arena(rows.arena).write(rows, values)
-
-    def _spread(self, rows: Span | Picks, what: str) -> torch.Tensor:
-        """Values of slots, which one rank has, on every rank."""
-        arena, source = self.arena(rows.arena), self._rank(rows.arena)
-        mine = self._gather(rows) if source == self.transport.rank else None
-        shape = (slot_count(rows), *arena.kind.shape)
-        return self.transport.broadcast(mine, shape, arena.dtype, arena.device, source, what)
+        for place in places:
+            source, rows, fetch = self._spread_of(place, "results")
+            mine = None if fetch is None else fetch(self)
+            values = self.transport.broadcast(mine, rows, source)
+            if mine is None:
+                self.arena(place.arena).write(place, values)
 
     # ---- arenas ----------------------------------------------------------------------------------
 
@@ -204,9 +218,6 @@ class Placing(Run):
         """Whether an arena belongs to a device of this rank."""
         return self._rank(arena) == self.transport.rank
 
-    def _gather(self, rows: Span | Picks) -> torch.Tensor:
-        return self.arena(rows.arena).gather(rows._replace(length=None))
-
 
 class PlacedRun(Placing, Run):
     """A run of a program in several processes."""
@@ -215,10 +226,10 @@ class PlacedRun(Placing, Run):
 class PlacedTapedRun(Placing, TapedRun):
     """The same, which leaves a tape: crossings are entries of it on every rank."""
 
-    def _cross(self, crossing: Crossing, what: str) -> None:
-        super()._cross(crossing, what)
+    def _cross(self, turn: Cross) -> None:
+        super()._cross(turn)
         entries: list[Any] = self.tape.entries
-        entries.append(crossing)
+        entries.append(turn.crossing)
 
     def carry_out(self, columns: Columns) -> None:
         """Plan and run; the digest of the whole schedule is where the backward pass begins."""

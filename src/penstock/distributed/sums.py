@@ -12,6 +12,7 @@ import torch
 
 from penstock.distributed.messages import aligned
 from penstock.distributed.transport import Transport
+from penstock.distributed.turns import Rows
 
 Gradients = list[torch.Tensor | None]
 
@@ -53,9 +54,7 @@ def _sum(transport: Transport, layout: _Layout, parts: Gradients, ranks: int) ->
         if transport.rank == rank:
             transport.send(layout.pack(parts), first, "a part of gradients")
         elif transport.rank == first:
-            told = transport.receive(
-                (layout.size,), torch.uint8, _HOST, rank, "a part of gradients"
-            )
+            told = transport.receive(layout.rows("a part of gradients"), rank)
             total = list(map(_added, total, layout.unpack(told)))
         else:
             transport.skip()
@@ -64,7 +63,7 @@ def _sum(transport: Transport, layout: _Layout, parts: Gradients, ranks: int) ->
         if packed is not None:
             transport.send(packed, rank, "gradients")
         elif transport.rank == rank:
-            told = transport.receive((layout.size,), torch.uint8, _HOST, first, "gradients")
+            told = transport.receive(layout.rows("gradients"), first)
             total = layout.unpack(told)
         else:
             transport.skip()
@@ -87,6 +86,10 @@ class _Layout:
         for tensor in tensors:
             self.starts.append(self.size)
             self.size += aligned(tensor.nbytes)
+
+    def rows(self, what: str) -> Rows:
+        """What a receiver must know of a message."""
+        return Rows((self.size,), torch.uint8, _HOST, what)
 
     def pack(self, gradients: Gradients) -> torch.Tensor:
         """The gradients as bytes."""

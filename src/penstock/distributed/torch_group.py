@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import BroadcastOptions, PrefixStore, Store
 
 from penstock.errors import ProcessError, report
 
@@ -103,9 +103,12 @@ def exchange(
 
 
 def broadcast(group: dist.ProcessGroup, message: torch.Tensor, source: int) -> dist.Work:
-    """Begin to send a message to all ranks, or to receive it."""
-    work = dist.broadcast(message, group=group, group_src=source, async_op=True)
-    assert isinstance(work, dist.Work)
+    """Begin to send a message to all ranks, or to receive it: as `dist.broadcast` does, without
+    what that looks up each time.
+    """
+    options = BroadcastOptions()
+    options.rootRank, options.rootTensor, options.asyncOp = source, 0, True
+    work: dist.Work = group.broadcast([message], options)
     return work
 
 

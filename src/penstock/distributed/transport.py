@@ -24,10 +24,13 @@ from penstock.distributed.failures import disagreement, drifted, failed_wait, gi
 from penstock.distributed.messages import (
     Header,
     RollingDigest,
+    message_of,
     new_message,
     room_for,
     rows_in,
 )
+from penstock.distributed.turns import Rows
+from penstock.plan.schedule import Array
 
 #: Sends to one rank that may be under way at once: their buffers are alive.
 IN_FLIGHT = 64
@@ -108,38 +111,41 @@ class Transport:
         begin = partial(torch_group.exchange, self.group, message, self.rank, peer)
         self._begin(begin, message, peer, what)
 
-    def receive(
-        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, peer: int, what: str
-    ) -> torch.Tensor:
+    def receive(self, rows: Rows, peer: int) -> torch.Tensor:
         """Wait for rows from a rank."""
         self.number += 1
-        message = self._room(shape, dtype, device)
+        message = self._room(rows)
         begin = partial(torch_group.exchange, self.group, message, peer, self.rank)
-        self._take(begin, peer, what)
-        self._check(message, self._header, peer, what)
-        return rows_in(message, shape, dtype).to(device, non_blocking=True)
+        self._take(begin, peer, rows.what)
+        self._check(message, self._header, peer, rows.what)
+        return rows_in(message, rows.shape, rows.dtype).to(rows.device, non_blocking=True)
 
     def skip(self) -> None:
         """Pass an operation in which this rank takes no part."""
         self.number += 1
 
-    def broadcast(
-        self,
-        rows: torch.Tensor | None,
-        shape: tuple[int, ...],
-        dtype: torch.dtype,
-        device: torch.device,
-        source: int,
-        what: str,
-    ) -> torch.Tensor:
-        """Rows of one rank for all; `rows` is given at the source."""
+    def broadcast(self, values: torch.Tensor | None, rows: Rows, source: int) -> torch.Tensor:
+        """Rows of one rank for all; `values` are given at the source."""
         self.number += 1
-        if rows is not None:
-            message = new_message(self._header, self._portable(rows))
+        if values is not None:
+            message = new_message(self._header, self._portable(values))
         else:
-            message = self._room(shape, dtype, device)
-        self._spread(message, source, self._header, what)
-        return rows_in(message, shape, dtype).to(device, non_blocking=True)
+            message = self._room(rows)
+        self._spread(message, source, self._header, rows.what)
+        return rows_in(message, rows.shape, rows.dtype).to(rows.device, non_blocking=True)
+
+    def tell(self, values: torch.Tensor | None, rows: Rows, source: int) -> Array:
+        """The same for values that steer, which are few and go to the planner."""
+        self.number += 1
+        header = self._header
+        if values is not None:
+            told: Array = values.cpu().numpy().copy()  # the slots are used again
+            self._spread(message_of(header, told), source, header, rows.what)
+            return told
+        message = room_for(rows.shape, rows.dtype)
+        self._spread(message, source, header, rows.what)
+        heard: Array = rows_in(message, rows.shape, rows.dtype).numpy()
+        return heard
 
     def finish(self) -> None:
         """Wait until all that was sent has been taken."""
@@ -162,10 +168,9 @@ class Transport:
             self._carried[device] = torch_group.carries(self.group, device)
         return self._carried[device]
 
-    def _room(
-        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
-    ) -> torch.Tensor:
-        return room_for(shape, dtype, device if self._carries(device) else "cpu")
+    def _room(self, rows: Rows) -> torch.Tensor:
+        device = rows.device if self._carries(rows.device) else "cpu"
+        return room_for(rows.shape, rows.dtype, device)
 
     def _begin(
         self, begin: Callable[[], dist.Work], message: torch.Tensor, peer: int, what: str
@@ -221,9 +226,8 @@ class Transport:
         raise failure
 
     def _check(self, message: torch.Tensor, expected: Header, peer: int, what: str) -> None:
-        found = Header.unpack(message)
-        if found != expected:
-            failure = drifted(self.rank, peer, what, expected, found)
+        if not expected.is_on(message):
+            failure = drifted(self.rank, peer, what, expected, Header.unpack(message))
             self.give_up(f"rank {self.rank} found: {_first_line(failure)}")
             raise failure
 

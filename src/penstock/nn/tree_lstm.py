@@ -115,8 +115,8 @@ class ChildSumTreeLSTM(nn.Module):
         words = self.embedding(tree.token)
         # What gates need of words is made for all words of all trees in one launch.
         gates, forget = self.word_gates(words), self.word_forget(words)
-        h, _, _ = self.encode(tree, gates, forget, tree.root)
-        return h
+        state: tuple[Tensor, ...] = self.encode(tree, gates, forget, tree.root)
+        return state[0]
 
     @ps.function
     def encode(

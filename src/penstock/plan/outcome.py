@@ -38,7 +38,7 @@ class InSlots(NamedTuple):
     arena: int
     slots: Integers
 
-    def of(self, instances: slice) -> tuple[int, Integers]:
+    def of(self, instances: slice | Integers) -> tuple[int, Integers]:
         """The arena and the slots of some instances."""
         return self.arena, self.slots[instances]
 
@@ -50,7 +50,7 @@ class InRuns(NamedTuple):
     base: Integers
     lengths: Integers
 
-    def of(self, instances: slice) -> tuple[int, Integers]:
+    def of(self, instances: slice | Integers) -> tuple[int, Integers]:
         """The arena and the slots of some instances, one instance's after the other's."""
         return self.arena, ranges(self.base[instances], self.lengths[instances])
 
@@ -61,7 +61,7 @@ class InBoxes(NamedTuple):
     arenas: Integers
     slots: Integers
 
-    def of(self, instances: slice) -> tuple[int, Integers]:
+    def of(self, instances: slice | Integers) -> tuple[int, Integers]:
         """The arena and the slots of some instances, all of one shape."""
         return int(self.arenas[instances][0]), self.slots[instances]
 

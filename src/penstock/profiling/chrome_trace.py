@@ -2,7 +2,8 @@
 
 The format is the JSON of trace events. Times are microseconds since the first call. Calls, planning
 and reads have rows of their own, above the devices; a device's row has its launches, and the times
-in which its queue stood still.
+in which its queue stood still. What overlaps in a row without one being inside the other, as calls
+of two threads do, is drawn in a second row: Perfetto drops it otherwise.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ ROWS = ("calls", "planning", "reads")
 
 _PROCESS = 1
 
+#: By how many nanoseconds times on a device that follow each other may seem to overlap.
+_CLOCK_ERROR = 2_000
+
 
 def write_chrome_trace(profile: Profile, path: str | PathLike[str]) -> None:
     """Write the trace of a profile."""
@@ -32,26 +36,66 @@ def write_chrome_trace(profile: Profile, path: str | PathLike[str]) -> None:
 
 def trace_events(profile: Profile) -> Iterator[dict[str, Any]]:
     """All events of a trace: names of rows first, then what happened."""
-    devices = {launch.device for launch in profile.launches} | {
-        wait.device for wait in profile.waits
-    }
-    threads = {name: number for number, name in enumerate((*ROWS, *sorted(devices)))}
-    yield _named("process_name", 0, name="penstock")
-    for name, number in threads.items():
-        yield _named("thread_name", number, name=name)
-        yield _named("thread_sort_index", number, sort_index=number)
     start = min((call.began for call in profile.calls), default=0.0)
-    for row, name, began, seconds, about in _happenings(profile):
-        yield {
-            "name": name,
-            "cat": row if row in ROWS else "device",
-            "ph": "X",
-            "ts": 1e6 * (began - start),
-            "dur": 1e6 * seconds,
-            "pid": _PROCESS,
-            "tid": threads[row],
-            "args": about,
-        }
+    rows = {name: Row(name) for name in ROWS}
+    events = []
+    for place, name, began, seconds, about in sorted(_happenings(profile), key=_by_time):
+        row = rows.setdefault(place, Row(place))
+        events.append((row, *row.place(name, began - start, seconds, about)))
+    devices = sorted(set(rows) - set(ROWS))
+    lanes = [(rows[name], lane) for name in (*ROWS, *devices) for lane in rows[name].lanes]
+    # Numbers start with 1: 0 is the idle thread of a machine.
+    threads = {(row.name, lane): number for number, (row, lane) in enumerate(lanes, 1)}
+    yield _named("process_name", 1, name="penstock")
+    for (name, lane), number in threads.items():
+        yield _named("thread_name", number, name=f"{name} ({lane + 1})" if lane else name)
+        yield _named("thread_sort_index", number, sort_index=number)
+    for row, lane, event in events:
+        yield {**event, "pid": _PROCESS, "tid": threads[row.name, lane]}
+
+
+class Row:
+    """A row of the picture, in as many lanes as it needs to keep overlapping events apart."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        #: For each lane the ends of what is open in it, in nanoseconds, the outermost first.
+        self._open: list[list[int]] = [[]]
+
+    @property
+    def lanes(self) -> range:
+        """The numbers of the lanes."""
+        return range(len(self._open))
+
+    def place(
+        self, name: str, began: float, seconds: float, about: dict[str, Any]
+    ) -> tuple[int, dict[str, Any]]:
+        """The lane of something that happened, later than what was placed before, and its event."""
+        first = round(1e9 * began)
+        last = first + max(0, round(1e9 * seconds))
+        lane, first = self._find_lane(first, last)
+        self._open[lane].append(last)
+        category = self.name if self.name in ROWS else "device"
+        times = {"ts": first / 1e3, "dur": (last - first) / 1e3}
+        return lane, {"name": name, "cat": category, "ph": "X", **times, "args": about}
+
+    def _find_lane(self, first: int, last: int) -> tuple[int, int]:
+        """The first lane where it is inside or after all else, and its beginning there."""
+        for lane, ends in enumerate(self._open):
+            while ends and ends[-1] <= first:
+                ends.pop()
+            if not ends or last <= ends[-1]:
+                return lane, first
+            if ends[-1] - first < _CLOCK_ERROR:
+                return lane, ends.pop()
+        self._open.append([])
+        return len(self._open) - 1, first
+
+
+def _by_time(happening: tuple[str, str, float, float, dict[str, Any]]) -> tuple[float, float]:
+    """What holds others comes before them."""
+    _, _, began, seconds, _ = happening
+    return began, -seconds
 
 
 def _named(kind: str, thread: int, **about: Any) -> dict[str, Any]:

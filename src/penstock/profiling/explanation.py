@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.passes.overlap import find_overlaps
-from penstock.profiling.records import CallRecord, LaunchRecord, ReadRecord, WaitRecord
+from penstock.profiling.records import (
+    CallRecord,
+    LaunchRecord,
+    ReadRecord,
+    SplitRecord,
+    WaitRecord,
+)
 from penstock.profiling.repetition import repetition
 from penstock.profiling.summary import by_block
 from penstock.profiling.words import counted, listed, seconds_in_words
@@ -57,6 +63,13 @@ class Evidence:
         """Whether some call launched the block more than once."""
         return len({launch.call for launch in self.launches}) < len(self.launches)
 
+    @property
+    def chain(self) -> str | None:
+        """The loop or recursion that launched the block again and again, in words."""
+        first = self.launches[0]
+        graph = first.call.graph
+        return repetition(graph, first.node) if graph is not None and self.is_repeated else None
+
 
 def explain(profile: Profile) -> str:
     """What limited batching, one paragraph for each block that it concerns."""
@@ -70,7 +83,11 @@ def explain(profile: Profile) -> str:
     }
     told = {block: each for block, each in known.items() if each.must_be_told}
     paragraphs = [_paragraph(block, each) for block, each in told.items()]
-    paragraphs += [_single_calls(name, calls) for name, calls in _repeated_singles(profile.calls)]
+    paragraphs += _serial([each for block, each in known.items() if block not in told])
+    paragraphs += dict.fromkeys(map(_split, profile.splits))
+    split = {each.name for each in profile.splits}
+    singles = [call for call in profile.calls if call.name not in split]
+    paragraphs += [_single_calls(name, calls) for name, calls in _repeated_singles(singles)]
     paragraphs += dict.fromkeys(_loops(profile.calls))
     paragraphs += dict.fromkeys(note for call in profile.calls for note in call.notes)
     paragraphs += _waits(profile.waits)
@@ -125,8 +142,8 @@ def _different_shapes(evidence: Evidence) -> str | None:
     obstacles = [launch.obstacle for launch in alone if launch.obstacle]
     why = f" It cannot be padded: {obstacles[0]}." if obstacles else ""
     return (
-        f"Different shapes: it mixes along a dynamic dimension, and its operands came in "
-        f"{len(sizes):,} sizes; only rows of one size run together.{why}"
+        f"Different shapes: it works across a dimension whose size differs between instances "
+        f"({len(sizes):,} sizes); only rows of one size run together.{why}"
     )
 
 
@@ -141,13 +158,10 @@ def _padded(evidence: Evidence) -> str | None:
 
 
 def _dependence_chain(evidence: Evidence) -> str | None:
-    first = evidence.launches[0]
-    graph = first.call.graph
-    cause = None if graph is None else repetition(graph, first.node)
-    if cause is None or not evidence.is_repeated:
+    if evidence.chain is None:
         return None
     return (
-        f"Dependence chain: {cause} needs the result of one launch for the next, "
+        f"Dependence chain: {evidence.chain} needs the result of one launch for the next, "
         "and not every instance goes on as long."
     )
 
@@ -175,6 +189,28 @@ RULES: tuple[Callable[[Evidence], str | None], ...] = (
     _dependence_chain,
     _reads_between,
 )
+
+
+def _serial(wide: Sequence[Evidence]) -> Iterator[str]:
+    """Loops and recursions of blocks that ran wide, but one after the other."""
+    chains: dict[str, Evidence] = {}
+    for evidence in wide:
+        if evidence.chain is not None:
+            chains.setdefault(evidence.chain, evidence)
+    for chain, evidence in chains.items():
+        launches, reads = counted(len(evidence.launches), "launch"), evidence.after_read
+        waited = f", and {reads:,} of them waited for a computed value to be read back"
+        yield (
+            f"{chain[0].upper()}{chain[1:]} ran serially, {launches} one after the other: each "
+            f"needs the result of the one before{waited if reads else ''}."
+        )
+
+
+def _split(split: SplitRecord) -> str:
+    return (
+        f"{split.name}.map: {counted(split.instances, 'instance')} ran in "
+        f"{counted(split.groups, 'group')}, one after the other: {split.reason}."
+    )
 
 
 def _loops(calls: Sequence[CallRecord]) -> Iterator[str]:

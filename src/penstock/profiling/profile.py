@@ -8,7 +8,14 @@ from os import PathLike
 from penstock.ir.graph import Graph
 from penstock.profiling.chrome_trace import write_chrome_trace
 from penstock.profiling.explanation import explain
-from penstock.profiling.records import CallRecord, LaunchRecord, PlanRecord, ReadRecord, WaitRecord
+from penstock.profiling.records import (
+    CallRecord,
+    LaunchRecord,
+    PlanRecord,
+    ReadRecord,
+    SplitRecord,
+    WaitRecord,
+)
 from penstock.profiling.summary import summarise
 
 
@@ -29,6 +36,8 @@ class Profile:
     waits: list[WaitRecord] = field(default_factory=list)
     #: For each program that was traced again, its name and what had changed.
     retraces: list[str] = field(default_factory=list)
+    #: Maps whose instances could not all run together.
+    splits: list[SplitRecord] = field(default_factory=list)
     #: The first call of each graph; None stands for scopes of recorded steps.
     first_calls: dict[Graph | None, CallRecord] = field(default_factory=dict)
 

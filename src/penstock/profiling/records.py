@@ -62,6 +62,29 @@ class CallRecord:
         return self.seconds - prepared
 
 
+@dataclass(frozen=True, slots=True)
+class LaunchDetails:
+    """What a launch ran on. The same for every run of a plan, so runs of a plan share it."""
+
+    #: The shape of each operand, rows first; () for a size.
+    shapes: tuple[tuple[int, ...], ...] = ()
+    #: Where each operand came from: "view" or "gather" of an arena, "host", "shared" or "size".
+    sources: tuple[str, ...] = ()
+    gathered_bytes: int = 0
+    #: Bytes of its results.
+    written_bytes: int = 0
+    #: Operations on whose account the rows ran one by one.
+    unbatched: tuple[str, ...] = ()
+    #: How much of its sequences was padding; None where it was launched for rows of one size.
+    padding: float | None = None
+    #: What keeps the block from being padded; empty where nothing does.
+    obstacle: str = ""
+
+
+#: Of a launch that has not been described yet.
+UNKNOWN = LaunchDetails()
+
+
 @dataclass(slots=True, eq=False)
 class LaunchRecord:
     """One launch of a block."""
@@ -70,28 +93,51 @@ class LaunchRecord:
     #: The node of the graph that was fired.
     node: Node
     rows: int
-    #: The shape of each operand, rows first; () for a size.
-    shapes: tuple[tuple[int, ...], ...]
-    #: Where each operand came from: "view" or "gather" of an arena, "host", "shared" or "size".
-    sources: tuple[str, ...]
     device: str
-    gathered_bytes: int
-    #: Operations on whose account the rows ran one by one.
-    unbatched: tuple[str, ...]
     #: Seconds, or how to find them out.
     timing: float | Callable[[], float] = field(repr=False)
-    #: Whether it is the backward half of the block.
-    is_backward: bool = False
-    #: How much of its sequences was padding; None where it was launched for rows of one size.
-    padding: float | None = None
-    #: What keeps the block from being padded; empty where nothing does.
-    obstacle: str = ""
     #: When it began, on its device, or how to find that out.
     beginning: float | Callable[[], float] = field(default=0.0, repr=False)
     #: What the host has spent on it; all of it for a CPU.
     host_seconds: float = 0.0
-    #: Bytes of its results.
-    written_bytes: int = 0
+    details: LaunchDetails = UNKNOWN
+    #: Whether it is the backward half of the block.
+    is_backward: bool = False
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of each operand, rows first; () for a size."""
+        return self.details.shapes
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Where each operand came from: "view" or "gather", "host", "shared" or "size"."""
+        return self.details.sources
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Bytes that were copied together for its operands."""
+        return self.details.gathered_bytes
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes of its results."""
+        return self.details.written_bytes
+
+    @property
+    def unbatched(self) -> tuple[str, ...]:
+        """Operations on whose account the rows ran one by one."""
+        return self.details.unbatched
+
+    @property
+    def padding(self) -> float | None:
+        """How much of its sequences was padding; None where rows were of one size."""
+        return self.details.padding
+
+    @property
+    def obstacle(self) -> str:
+        """What keeps the block from being padded; empty where nothing does."""
+        return self.details.obstacle
 
     @property
     def seconds(self) -> float:
@@ -163,3 +209,13 @@ class WaitRecord:
     reason: str
     began: float
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRecord:
+    """A map that ran as several calls, one after the other."""
+
+    name: str
+    instances: int
+    groups: int
+    reason: str

@@ -133,6 +133,10 @@ class RunnableBlock:
             heat = self.heats[half] = Heat(self.inputs)
         return heat.rise(rows)
 
+    def runs_on(self, kind: str) -> bool:
+        """Whether somebody has placed the block on a device of a kind."""
+        return self.block.device is not None and self.block.device.kind == kind
+
     @property
     def unbatched(self) -> tuple[str, ...]:
         """Operations on whose account rows run one by one, as far as is known."""

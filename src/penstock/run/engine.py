@@ -21,7 +21,7 @@ from penstock.ir.graph import Block, Graph, Node, Uniform
 from penstock.ir.program import Captured, Constant, Program, TorchCall
 from penstock.ir.types import TensorType
 from penstock.passes.rank import rank_nodes
-from penstock.plan.call_inputs import CallInputs
+from penstock.plan.call_inputs import Adopted, CallInputs
 from penstock.plan.limits import DEPTH, Limits, current_limits
 from penstock.plan.link import link
 from penstock.plan.linked import LinkedNode
@@ -52,6 +52,8 @@ from penstock.run.recording import CallRecorder, recorded_call
 from penstock.run.runner import Runner
 from penstock.run.seeds import Seed
 from penstock.run.shipped import ShippedPlan, ShippedPlanner, find_shipped, plan_ahead
+from penstock.run.templates.choice import Templates
+from penstock.run.templates.template import Poured
 
 Columns = Sequence[Sequence[torch.Tensor] | torch.Tensor]
 
@@ -83,8 +85,13 @@ class Executable:
         #: Plans of earlier calls, by their control inputs, and those that are CUDA graphs.
         self.plans = new_plans()
         self.graphs = Graphs()
+        #: What fresh plans are poured into, as CUDA graphs.
+        self.templates = Templates(self._devices())
         #: Wires through which gradients flow, by the inputs and captures that ask for them.
         self.differentiable: dict[object, Any] = {}
+        #: What calls have saved for backward passes, by these wires; made and looked up by
+        #: `penstock.autodiff`.
+        self.saved: dict[object, Any] = {}
 
     def _add_padded(self) -> dict[int, PaddedBlock]:
         mixing = [k for k, block in enumerate(self.blocks) if block.is_mixing]
@@ -96,6 +103,11 @@ class Executable:
     def padding(self, block: int, sizes: Mapping[int, Integers]) -> Padding | None:
         """The planner's question about a block's padded form."""
         return self.padded[block].padding(sizes) if block in self.padded else None
+
+    def _devices(self) -> set[str]:
+        """Where values are made."""
+        kinds = [wire.type for block in self.blocks for wire in block.node.outputs]
+        return {kind.device for kind in kinds if isinstance(kind, TensorType)}
 
     def _block(self, node: Node) -> RunnableBlock:
         assert isinstance(node.operation, Block)
@@ -217,6 +229,8 @@ class Run(Runner):
         self.kept: KeptPlan | None = None
         #: The CUDA graph that was run, if one was.
         self.captured: CapturedPlan | None = None
+        #: The plan in a template, if it was run in one.
+        self.poured: Poured | None = None
         self.uniform_nodes = executable.uniform_nodes
         self.schedule = Schedule(blocks=executable.block_names)
 
@@ -280,20 +294,35 @@ class Run(Runner):
         machine = shipped or executable.new_planner(limits, self.count, seed, self.numbers)
         self.planner = self.machine = machine
         adopted = machine.take(inputs)
-        if not self.is_dry:
-            install_inputs(self, columns, adopted)
         steps = machine.run()
-        answer: list[Array] | None = None
-        is_over = False
-        while not is_over:
-            window, is_over = self._plan(machine, steps, answer)
+        window, is_over = self._plan(machine, steps, None)
+        if not is_over or not self._pour(machine, window, adopted, columns):
+            if not self.is_dry:
+                install_inputs(self, columns, adopted)
             answer = self._carry_out(window)
-        self.outcome = machine.outcome(adopted)
+            while not is_over:
+                window, is_over = self._plan(machine, steps, answer)
+                answer = self._carry_out(window)
+            self.outcome = machine.outcome(adopted)
         note_planned(machine)
         self.schedule.arenas = [extent.kind for extent in self.outcome.extents]
         self.schedule.firings = machine.firings
         if self.keeping is not None:
             self.kept, self.keeping = self.keeping.keep(self.outcome), None
+
+    def _pour(
+        self, machine: AnyPlanner, window: list[Instruction], adopted: Adopted, columns: Columns
+    ) -> bool:
+        """Run a whole plan in a template; False where it must be run the plain way."""
+        templates = self.executable.templates
+        if self.keeping is None or not self.may_be_captured or self.is_dry or not templates.device:
+            return False
+        self.outcome, instances = machine.outcome(adopted), list(machine.launched)
+        self.poured = templates.run(self, window, instances, self.outcome, columns)
+        if self.poured is None:
+            return False
+        self.keeping = None
+        return True
 
     def _plan(
         self, machine: AnyPlanner, steps: Steps, answer: list[Array] | None

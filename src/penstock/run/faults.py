@@ -11,7 +11,9 @@ from collections.abc import Sequence
 
 import torch
 
+from penstock.errors import SizeError, report
 from penstock.ir.program import Source
+from penstock.ir.types import TensorType
 from penstock.plan.faults import RowFault
 from penstock.plan.schedule import Integers
 from penstock.run.blocks import RunnableBlock
@@ -60,6 +62,27 @@ def note_launch(
         note += f", for instance {numbers[instances[row]]}"
     error.add_note(note if source is None else f"{note}, at {source}")
     return row
+
+
+def sizes_as_traced(
+    error: RuntimeError, block: RunnableBlock, outputs: Sequence[torch.Tensor]
+) -> RuntimeError | SizeError:
+    """The error to raise where results cannot be stored: about a result that is not of the size
+    that its type says, if there is one.
+    """
+    for wire, values in zip(block.node.outputs, outputs, strict=False):
+        kind, made = wire.type, tuple(values.shape[1:])
+        if isinstance(kind, TensorType) and not kind.is_dynamic and made != kind.shape:
+            return SizeError(
+                report(
+                    "A value has another size than when the program was traced.",
+                    where=str(block.node.source) if block.node.source else None,
+                    facts=[("traced", str(list(kind.shape))), ("found", str(list(made)))],
+                    todo="Give empty sequences, of which x[:1] and x[-1:] are empty, a branch of"
+                    " their own: if len(x) == 0.",
+                )
+            )
+    return error
 
 
 def blame_row(error: Exception, row: int) -> None:

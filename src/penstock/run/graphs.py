@@ -49,7 +49,7 @@ class CapturedPlan:
         for mirror in plan.mirrors:
             run.mirror(mirror)
         self.mirrors = {mirror: values.data for mirror, values in run.mirrors.items()}
-        self.key = _key(run)
+        self.key = place_key(run)
         for number, uniform in run.uniform_nodes.items():
             if not isinstance(uniform.node.operation, TorchCall):
                 run.uniform(number)  # others are computed anew at every replay
@@ -63,7 +63,7 @@ class CapturedPlan:
     def is_free_for(self, run: Run) -> bool:
         """Whether nobody else works with it, and all that it reads is where it was."""
         is_held = self.holder is not None and self.holder() is not None
-        return not is_held and self.key == _key(run)
+        return not is_held and self.key == place_key(run)
 
     def replay(self, run: Run, plan: KeptPlan, columns: Columns) -> None:
         """Run it on the data of a run, which holds it from now on."""
@@ -79,6 +79,10 @@ class CapturedPlan:
             if isinstance(uniform.node.operation, Captured):
                 run.uniforms[number] = run.captures[uniform.node.operation.index]
         run.take_traces(self.traces)
+
+    def is_held_by(self, run: object) -> bool:
+        """Whether its values are those of a run."""
+        return self.holder is not None and self.holder() is run
 
     def let_go(self) -> None:
         """The run needs it no more."""
@@ -156,7 +160,7 @@ def _device_of(plan: KeptPlan) -> torch.device:
     return torch.device(grown.pop())
 
 
-def _key(run: Run) -> Hashable:
+def place_key(run: Run) -> Hashable:
     """What a captured plan takes as it was: where tensors are, and how products are made."""
     places = tuple((tensor.data_ptr(), tensor.stride()) for tensor in run.captures)
     return (

@@ -15,7 +15,7 @@ import torch
 from penstock.ir.graph import Input
 from penstock.ir.types import TensorType
 from penstock.plan.call_inputs import Adopted, CallInputs, HostInput, SlotInput, by_shape
-from penstock.plan.schedule import Array, Integers
+from penstock.plan.schedule import Array, Integers, Span
 
 if TYPE_CHECKING:
     from penstock.run.engine import Columns, Run
@@ -30,7 +30,7 @@ class Pieces(list[torch.Tensor]):
 
     def __init__(self, joined: torch.Tensor, lengths: Sequence[int]) -> None:
         super().__init__(torch.split(joined, list(lengths)))
-        self.joined = joined
+        self.joined, self.lengths = joined, np.array(lengths, np.int64)
 
 
 def read_inputs(run: Run, columns: Columns) -> CallInputs:
@@ -72,10 +72,18 @@ def _slots(entry: Input, column: Column) -> SlotInput:
 
 def install_inputs(run: Run, columns: Columns, adopted: Adopted) -> None:
     """Put the data into the slots that they have got."""
+    for span, values in input_values(run, columns, adopted):
+        run.arena(span.arena).install(span.start, values)
+
+
+def input_values(
+    run: Run, columns: Columns, adopted: Adopted
+) -> Iterator[tuple[Span, torch.Tensor]]:
+    """The slots that inputs have got, with their data."""
     for entry, spans in zip(run.executable.graph.inputs, adopted, strict=True):
         if spans:
             for span, values in zip(spans, _chunks(run, entry, columns), strict=True):
-                run.arena(span.arena).install(span.start, values.detach())
+                yield span, values.detach()
 
 
 def _chunks(run: Run, entry: Input, columns: Columns) -> Iterator[torch.Tensor]:
@@ -115,6 +123,8 @@ def _flattened(column: Column) -> torch.Tensor:
 
 def _lengths(column: Column) -> Integers:
     """How many elements each instance has."""
+    if isinstance(column, Pieces):
+        return column.lengths
     if isinstance(column, torch.Tensor):
         return np.full(column.shape[0], column.shape[1], np.int64)
     return np.fromiter((shape[0] for shape in map(_SHAPE, column)), np.int64, len(column))

@@ -48,6 +48,8 @@ class KeptPlan:
     #: The ways of backward passes, by the wires and outputs that gradients flow through; made and
     #: looked up by `penstock.autodiff`.
     ways: dict[Hashable, Any] = field(default_factory=dict)
+    #: Bytes that its pages save, by whether they save rows only; likewise.
+    saved: dict[bool, int] = field(default_factory=dict)
     #: The inputs that runs of it have brought to other devices.
     mirrors: set[Mirror] = field(default_factory=set)
 

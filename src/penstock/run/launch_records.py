@@ -1,9 +1,12 @@
-"""Describes launches for profiles: operands and where they come from, results, device, memory."""
+"""Describes launches for profiles: operands and where they come from, results, device, memory.
+
+A launch is noted when it is made, and described when there is time for it.
+"""
 
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -17,72 +20,63 @@ from penstock.plan.schedule import (
     Span,
     slot_count,
 )
-from penstock.profiling.records import CallRecord, LaunchRecord
+from penstock.profiling.records import CallRecord, LaunchDetails, LaunchRecord
 from penstock.run.watches import Timing
 
 if TYPE_CHECKING:
     from penstock.run.arenas import Arena
+    from penstock.run.prepared import PreparedLaunch
     from penstock.run.runner import Runner
 
 
-def new_record(
-    run: Runner, launch: Launch, call: CallRecord, device: str, timing: Timing
-) -> LaunchRecord:
-    """A launch of which only the time is told yet."""
-    block = run.blocks[launch.block]
-    return LaunchRecord(
-        call,
-        block.node,
-        launch.rows,
-        (),
-        (),
-        device,
-        0,
-        (),
-        timing.seconds,
-        beginning=timing.began,
-        host_seconds=timing.host_seconds,
-    )
+class NotedLaunch(NamedTuple):
+    """A launch that was made, or its backward half; noted between launches, and told later."""
+
+    run: Runner
+    launch: Launch
+    rows: int
+    device: str
+    timing: Timing
+    #: None for a backward half.
+    step: PreparedLaunch | None
+
+    def record(self, call: CallRecord) -> LaunchRecord:
+        """What profiles tell of it."""
+        node, is_backward = self.run.blocks[self.launch.block].node, self.step is None
+        timed = self.device, self.timing.seconds, self.timing.began, self.timing.host_seconds
+        record = LaunchRecord(call, node, self.rows, *timed, self._details(), is_backward)
+        if self.step is not None and call.trail is not None:
+            call.trail.add(record, self.launch, self.step.instances)
+        return record
+
+    def _details(self) -> LaunchDetails:
+        if self.step is None:
+            return describe_backward(self.run, self.launch, self.rows)
+        if self.step.details is None:
+            self.step.details = describe(self.run, self.launch)
+        return self.step.details
 
 
-def describe(record: LaunchRecord, run: Runner, launch: Launch) -> None:
-    """Tell what a launch ran on."""
+def describe(run: Runner, launch: Launch) -> LaunchDetails:
+    """What a launch ran on."""
     block = run.blocks[launch.block]
     operands = [_operand(run, operand, launch.rows) for operand in launch.operands]
-    record.shapes = tuple(shape for shape, _, _ in operands)
-    record.sources = tuple(source for _, source, _ in operands)
-    record.gathered_bytes = sum(size for _, _, size in operands)
-    record.written_bytes = _written(run, launch)
-    record.unbatched, record.obstacle = block.unbatched, block.obstacle
-    record.padding = block.padding_share(launch, record.shapes)
-
-
-def describe_backward(
-    run: Runner,
-    launch: Launch,
-    rows: int,
-    call: CallRecord,
-    device: str,
-    timing: Timing,
-) -> LaunchRecord:
-    """The operands of a backward half are the cotangents of the results."""
-    node = run.blocks[launch.block].node
-    shapes = tuple((rows, *run.kind(target.arena).shape) for target in launch.targets)
-    sources = ("gather",) * len(shapes)
-    return LaunchRecord(
-        call,
-        node,
-        rows,
+    shapes = tuple(shape for shape, _, _ in operands)
+    return LaunchDetails(
         shapes,
-        sources,
-        device,
-        0,
-        (),
-        timing.seconds,
-        is_backward=True,
-        beginning=timing.began,
-        host_seconds=timing.host_seconds,
+        sources=tuple(source for _, source, _ in operands),
+        gathered_bytes=sum(size for _, _, size in operands),
+        written_bytes=_written(run, launch),
+        unbatched=block.unbatched,
+        padding=block.padding_share(launch, shapes),
+        obstacle=block.obstacle,
     )
+
+
+def describe_backward(run: Runner, launch: Launch, rows: int) -> LaunchDetails:
+    """The operands of a backward half are the cotangents of the results."""
+    shapes = tuple([(rows, *run.kind(target.arena).shape) for target in launch.targets])
+    return LaunchDetails(shapes, ("gather",) * len(shapes))
 
 
 def note_memory(run: Runner, call: CallRecord) -> None:

@@ -28,8 +28,10 @@ class OutputColumn:
         if isinstance(self._values, list):
             return self._values
         if self._lengths is None:
-            return list(self._values.unbind(0))
-        return list(torch.split(self._values, self._lengths))
+            pieces = self._values.unbind(0)
+        else:
+            pieces = torch.split(self._values, self._lengths)
+        return [piece.data for piece in pieces]  # no views: each may be changed by itself
 
     @property
     def has_one_shape(self) -> bool:
@@ -85,5 +87,5 @@ def _unbox(boxes: InBoxes, arena: FindArena) -> list[torch.Tensor]:
     for owner in np.unique(boxes.arenas).tolist():
         numbers = np.flatnonzero(boxes.arenas == owner)
         gathered = arena(owner).gather(pick(owner, boxes.slots[numbers])).clone()
-        rows.update(zip(numbers.tolist(), gathered.unbind(0)))
+        rows.update(zip(numbers.tolist(), (piece.data for piece in gathered.unbind(0))))
     return [rows[number] for number in range(len(boxes.slots))]

@@ -29,9 +29,11 @@ from penstock.plan.schedule import (
     Unpad,
     slot_count,
 )
+from penstock.profiling.records import LaunchDetails
 from penstock.run.arenas import Arena, Mirror
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
+from penstock.run.faults import sizes_as_traced
 from penstock.run.fused.binding import FusedLaunch, bind_launch
 from penstock.run.fused.indices import Indices
 from penstock.run.padder import Padder
@@ -63,8 +65,12 @@ class PreparedLaunch:
     function: BatchFunction | None = None
     #: What `penstock.autodiff` has found out about the launch, likewise, by what is asked of it.
     training: dict[Hashable, Any] = field(default_factory=dict)
+    #: Operands that lie in inputs and need not be saved, likewise.
+    lent: dict[Hashable, Any] = field(default_factory=dict)
     #: The launch as it may be run compiled, by what it is run for; None where it cannot be.
     fused: dict[Hashable, FusedLaunch | None] = field(default_factory=dict)
+    #: What profiles tell of the launch, found when one has looked.
+    details: LaunchDetails | None = None
 
     def fused_for(
         self, run: Runner, what: Hashable, bind: Callable[[Runner], FusedLaunch | None]
@@ -103,8 +109,11 @@ class PreparedLaunch:
             targets = self.launch.targets
             with torch.inference_mode(False):
                 self.puts = tuple(_target(run, self.block, target) for target in targets)
-        for put, values in zip(self.puts, outputs, strict=True):
-            put(run, values)
+        try:
+            for put, values in zip(self.puts, outputs, strict=True):
+                put(run, values)
+        except RuntimeError as error:
+            raise sizes_as_traced(error, self.block, outputs) from None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,6 +182,16 @@ def prepare_receipt(run: Runner, item: Copy, values: torch.Tensor) -> PreparedCo
     return PreparedCopy(item, lambda run: values, _put(target, item.target, is_joined=True))
 
 
+def prepare_fetch(run: Runner, source: Span | Picks) -> FetchTensor:
+    """Find the values of slots, for another process."""
+    return _gather(run.arena(source.arena), source._replace(length=None))
+
+
+def prepare_put(run: Runner, target: Span | Picks) -> Put:
+    """Where values of another process go; several may make up one of the target."""
+    return _put(run.arena(target.arena), target, is_joined=True)
+
+
 def prepare_pad(run: Runner, item: Pad) -> PreparedPadding:
     """Find the elements of sequences, and their places among the padded ones."""
     source, target = run.arena(item.source.arena), run.arena(item.target.arena)
@@ -218,6 +237,8 @@ def _operand(run: Runner, launch: Launch, block: RunnableBlock, position: int) -
     device = torch.device(spec.device)
     is_here = arena.device == device
     fetch = _gather(arena, operand) if is_here else _gather_on(device, arena, operand)
+    if is_here and device.type == "cpu" and block.runs_on("cuda"):
+        fetch = _pinned(fetch)
     if operand.length is not None:
         shape = (launch.rows, operand.length, *arena.kind.shape)
         return lambda run: fetch(run).view(shape)
@@ -239,6 +260,11 @@ def _gather(arena: Arena, source: Span | Picks) -> FetchTensor:
         return lambda run: run.arenas[number].chunks[chunk][first:end]
     index = arena.index(source.slots - start if start else source.slots)
     return lambda run: run.arenas[number].chunks[chunk].index_select(0, index)
+
+
+def _pinned(fetch: FetchTensor) -> FetchTensor:
+    """Rows of the host for a block that moves them to its device: so it need not wait for that."""
+    return lambda run: fetch(run).pin_memory()
 
 
 def _gather_on(device: torch.device, arena: Arena, source: Span | Picks) -> FetchTensor:

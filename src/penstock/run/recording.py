@@ -8,39 +8,39 @@ launches their names.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from penstock.ir.graph import Graph
 from penstock.ir.program import Program
-from penstock.plan.schedule import Integers, Launch, Read, slot_count
+from penstock.plan.schedule import Launch, Read, slot_count
 from penstock.profiling.profile import Profile
-from penstock.profiling.records import CallRecord, LaunchRecord, PlanRecord, ReadRecord, WaitRecord
-from penstock.profiling.rows import Trail
-from penstock.run.launch_records import (
-    describe,
-    describe_backward,
-    device_of,
-    new_record,
-    note_memory,
+from penstock.profiling.records import (
+    CallRecord,
+    PlanRecord,
+    ReadRecord,
+    SplitRecord,
+    WaitRecord,
 )
+from penstock.profiling.rows import Trail
+from penstock.run.launch_records import NotedLaunch, device_of, note_memory
 from penstock.run.watches import Clocks, Timing, Watch, torch_profiles
 
 if TYPE_CHECKING:
+    from penstock.run.prepared import PreparedLaunch
     from penstock.run.runner import Runner
 
 
 _profiles: ContextVar[tuple[Profile, ...]] = ContextVar("profiles", default=())
 _clocks: ContextVar[Clocks | None] = ContextVar("clocks", default=None)
-_watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 
 @contextmanager
@@ -56,10 +56,17 @@ def profiling(*, check_nan: bool = False) -> Iterator[Profile]:
         _profiles.reset(token)
 
 
-class Built:
-    """What has been spent on building by the whole process."""
+class BuildingTime(threading.local):
+    """What this thread has spent on building."""
 
     seconds = 0.0
+    #: How many things it is building now, one inside the other.
+    depth = 0
+    #: Times the launch on a GPU that it has under way.
+    watch: Watch | None = None
+
+
+building_time = BuildingTime()
 
 
 def count_trace(*, is_hit: bool) -> None:
@@ -72,20 +79,28 @@ def count_trace(*, is_hit: bool) -> None:
 @contextmanager
 def building() -> Iterator[None]:
     """Time spent inside is not the time of the launch that made it necessary."""
-    watch = _watch.get()
     began = perf_counter()
+    building_time.depth += 1
     try:
         yield
     finally:
-        Built.seconds += perf_counter() - began
-        if watch is not None:
-            watch.exclude(perf_counter() - began)
+        building_time.depth -= 1
+        building_time.seconds += perf_counter() - began
+        if building_time.watch is not None:
+            building_time.watch.start_again()
 
 
 def note_retrace(name: str, reason: str) -> None:
     """A program that had been traced was traced again, for this reason."""
     for profile in _profiles.get():
         profile.retraces.append(f"{name}: {reason}")
+
+
+def note_split(name: str, instances: int, groups: int, reason: str) -> None:
+    """The instances of a map ran in groups, one after the other, for this reason."""
+    if groups > 1:
+        for profile in _profiles.get():
+            profile.splits.append(SplitRecord(name, instances, groups, reason))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +123,13 @@ class Recorder:
         for profile in self.profiles:
             if profile.add_call(record):
                 record.trail = Trail()
-        recorder = CallRecorder(self.profiles, self.clocks, record)
+        checks_nan = any(profile.check_nan for profile in self.profiles)
+        recorder = CallRecorder(self.profiles, self.clocks, record, checks_nan)
         try:
             yield recorder
         finally:
             record.seconds = perf_counter() - record.began
-            recorder.describe_all()
+            recorder.tell()
 
 
 def current_recorder() -> Recorder | None:
@@ -137,10 +153,7 @@ def recorded_call(
 _NOBODY: AbstractContextManager[None] = nullcontext()
 
 
-#: Records a launch that has ended, from its device and timing.
-Add = Callable[[str, Timing], None]
-
-#: Launches of a call that wait for their description, at most.
+#: What a call has noted and not yet told its profiles, at most.
 MOST_WAITING = 256
 
 
@@ -151,13 +164,10 @@ class CallRecorder:
     profiles: tuple[Profile, ...]
     clocks: Clocks
     record: CallRecord
-    #: Descriptions that are still to be made: between launches there is no time for them.
-    waiting: deque[Callable[[], None]] = field(default_factory=deque)
-
-    @property
-    def checks_nan(self) -> bool:
-        """Whether somebody wants to be told of the first NaN."""
-        return any(profile.check_nan for profile in self.profiles)
+    #: Whether somebody wants to be told of the first NaN.
+    checks_nan: bool
+    #: What profiles are still to be told: between launches there is no time for it.
+    waiting: deque[NotedLaunch | ReadRecord] = field(default_factory=deque)
 
     def planned(self, seconds: float, firings: int) -> None:
         """A window was planned just now, after this many firings in all."""
@@ -182,57 +192,78 @@ class CallRecorder:
         finally:
             known = self.record.engine_seconds or 0.0
             self.record.engine_seconds = known + perf_counter() - began
+            self.tell()
 
     def ended(self, run: Runner) -> None:
         """All launches of the call were made; its memory can be told."""
-        self.describe_all()
+        self.tell()
         if self.profiles:
             note_memory(run, self.record)
 
     def launch(
-        self, run: Runner, launch: Launch, instances: Integers
-    ) -> AbstractContextManager[None]:
-        """Time a launch; it is described when there is time for it."""
+        self, run: Runner, step: PreparedLaunch, work: Callable[[PreparedLaunch], None]
+    ) -> None:
+        """Carry out a launch, and note its time; it is not noted if it fails."""
+        device = device_of(run, step.launch)
+        timing = self._time(run, step.launch, "", device, work, step)
+        if self.profiles:
+            self._note(NotedLaunch(run, step.launch, step.launch.rows, device, timing, step))
 
-        def add(device: str, timing: Timing) -> None:
-            record = new_record(run, launch, self.record, device, timing)
-            self._add(record)
-            if self.record.trail is not None:
-                self.record.trail.add(record, launch, instances)
-            self.waiting.append(partial(describe, record, run, launch))
-            if len(self.waiting) > MOST_WAITING:
-                self.describe_all()
+    def backward(
+        self, run: Runner, launch: Launch, rows: int, work: Callable[..., None], *arguments: Any
+    ) -> None:
+        """Carry out the backward half of some rows of a launch, and note its time."""
+        device = device_of(run, launch)
+        timing = self._time(run, launch, ".backward", device, work, *arguments)
+        if self.profiles:
+            self._note(NotedLaunch(run, launch, rows, device, timing, None))
 
-        return self._timed(run, launch, add)
+    def _time(
+        self,
+        run: Runner,
+        launch: Launch,
+        half: str,
+        device: str,
+        work: Callable[..., None],
+        *arguments: Any,
+    ) -> Timing:
+        """Carry out a launch, with a name if torch's own profiler looks on."""
+        if torch_profiles():
+            with torch.profiler.record_function(f"penstock {run.blocks[launch.block].name}{half}"):
+                return self._time_on(device, work, *arguments)
+        return self._time_on(device, work, *arguments)
 
-    def backward(self, run: Runner, launch: Launch, rows: int) -> AbstractContextManager[None]:
-        """Time the backward half of some rows of a launch and describe it."""
+    def _time_on(self, device: str, work: Callable[..., None], *arguments: Any) -> Timing:
+        """Carry out work on a device. What was built on its account is no part of its time."""
+        built_before = building_time.seconds
+        watch = Watch(device, self.clocks) if device.startswith("cuda") else None
+        building_time.watch, began = watch, perf_counter()
+        try:
+            work(*arguments)
+        finally:
+            building_time.watch = None
+            seconds, built = perf_counter() - began, building_time.seconds - built_before
+            self.record.building_seconds += built
+        host_seconds = seconds - built
+        if watch is None:
+            return Timing(began + built, host_seconds, host_seconds)
+        return Timing(*watch.stop(), host_seconds)
 
-        def add(device: str, timing: Timing) -> None:
-            self._add(describe_backward(run, launch, rows, self.record, device, timing))
+    def _note(self, noted: NotedLaunch | ReadRecord) -> None:
+        self.waiting.append(noted)
+        if len(self.waiting) > MOST_WAITING:
+            self.tell()
 
-        return self._timed(run, launch, add, ".backward")
-
-    def describe_all(self) -> None:
-        """Describe the launches that wait for it. Several threads may do so."""
+    def tell(self) -> None:
+        """Tell profiles what was noted. Several threads may do so."""
         with suppress(IndexError):
             while True:
-                self.waiting.popleft()()
+                self._tell(self.waiting.popleft())
 
-    def _timed(
-        self, run: Runner, launch: Launch, add: Add, half: str = ""
-    ) -> AbstractContextManager[None]:
-        if torch_profiles():
-            return self._named(run, launch, add, half)
-        return TimedLaunch(self, device_of(run, launch), add) if self.profiles else nullcontext()
-
-    @contextmanager
-    def _named(self, run: Runner, launch: Launch, add: Add, half: str) -> Iterator[None]:
-        """The same, with a name for torch's own profiler."""
-        name = f"penstock {run.blocks[launch.block].name}{half}"
-        timed = TimedLaunch(self, device_of(run, launch), add) if self.profiles else nullcontext()
-        with timed, torch.profiler.record_function(name):
-            yield
+    def _tell(self, noted: NotedLaunch | ReadRecord) -> None:
+        event = noted if isinstance(noted, ReadRecord) else noted.record(self.record)
+        for profile in self.profiles:
+            profile.events.append(event)
 
     @contextmanager
     def read(self, read: Read) -> Iterator[None]:
@@ -240,7 +271,7 @@ class CallRecorder:
         began = perf_counter()
         yield
         values = sum(map(slot_count, read.sources))
-        self._add(ReadRecord(self.record, values, perf_counter() - began, began))
+        self._note(ReadRecord(self.record, values, perf_counter() - began, began))
 
     @contextmanager
     def wait(self, device: str, reason: str) -> Iterator[None]:
@@ -250,27 +281,3 @@ class CallRecorder:
         wait = WaitRecord(self.record, device, reason, began, perf_counter() - began)
         for profile in self.profiles:
             profile.waits.append(wait)
-
-    def _add(self, event: LaunchRecord | ReadRecord) -> None:
-        for profile in self.profiles:
-            profile.events.append(event)
-
-
-class TimedLaunch(AbstractContextManager[None]):
-    """The time of one launch; it is not recorded if it fails."""
-
-    __slots__ = ("_add", "_device", "_recorder", "_token", "_watch")
-
-    def __init__(self, recorder: CallRecorder, device: str, add: Add) -> None:
-        self._recorder, self._device, self._add = recorder, device, add
-
-    def __enter__(self) -> None:
-        self._watch = Watch(self._device, self._recorder.clocks)
-        self._token: Token[Watch | None] = _watch.set(self._watch)
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        timing = self._watch.stop()
-        _watch.reset(self._token)
-        self._recorder.record.building_seconds += self._watch.building_seconds
-        if kind is None:
-            self._add(self._device, timing)

@@ -29,6 +29,7 @@ from penstock.plan.schedule import (
     Unpad,
 )
 from penstock.run.arenas import Arena, Mirror
+from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
 from penstock.run.capturing import refuse_while_capturing
 from penstock.run.collector import collector_waits
@@ -199,6 +200,13 @@ class Runner:
         assert isinstance(item, Read)
         return prepare_read(self, item)
 
+    def half_of(self, number: int) -> tuple[BatchFunction, str, int] | None:
+        """What a block that is launched whole runs: a function, its name, and how many values it
+        gives behind the block's results; None where it is not launched whole.
+        """
+        function = self.blocks[number].plain_function()
+        return None if function is None else (function, "inference", 0)
+
     def _bind_ahead(self, step: PreparedLaunch) -> None:
         """Bind a launch that will be run compiled, so that the slots of all launches of a window
         travel together.
@@ -211,8 +219,7 @@ class Runner:
             if self.recorder is None:
                 self._launch(step)
             else:
-                with self.recorder.launch(self, step.launch, step.instances):
-                    self._launch(step)
+                self.recorder.launch(self, step, self._launch)
         elif isinstance(step, PreparedStore):
             self._store(step)
         elif isinstance(step, PreparedCopy):

@@ -46,41 +46,29 @@ Clocks: TypeAlias = dict[str, DeviceClock]
 
 
 class Watch:
-    """Times one launch."""
+    """Times one launch on a GPU."""
 
-    __slots__ = ("_clock", "_event", "_host_began", "_stream", "building_seconds")
+    __slots__ = ("_clock", "_event", "_stream")
 
     def __init__(self, device: str, clocks: Clocks) -> None:
-        self.building_seconds = 0.0
-        self._stream: torch.cuda.Stream | None = None
-        self._event: torch.cuda.Event | None = None
-        if device.startswith("cuda"):
-            place = torch.device(device)
-            self._clock = clocks.get(device) or clocks.setdefault(device, DeviceClock(place))
-            self._stream = torch.cuda.current_stream(place)
-            self._event = new_event(self._stream)
-        self._host_began = perf_counter()
+        place = torch.device(device)
+        self._clock = clocks.get(device) or clocks.setdefault(device, DeviceClock(place))
+        self._stream = torch.cuda.current_stream(place)
+        self.start_again()
 
-    def exclude(self, seconds: float) -> None:
-        """Do not count the last `seconds`, which were spent on building."""
-        self.building_seconds += seconds
-        self._host_began += seconds
-        if self._stream is not None:
-            self._event = new_event(self._stream)
+    def start_again(self) -> None:
+        """Do not count what came before."""
+        self._event = new_event(self._stream)
 
-    def stop(self) -> Timing:
-        """When it began, and the time since then."""
-        start, clock = self._event, getattr(self, "_clock", None)
-        host_seconds = perf_counter() - self._host_began
-        if self._stream is None or start is None or clock is None:
-            return Timing(self._host_began, host_seconds, host_seconds)
-        end = new_event(self._stream)
+    def stop(self) -> tuple[Seconds, Seconds]:
+        """How to find out when it began, and the time since then."""
+        start, end, clock = self._event, new_event(self._stream), self._clock
 
         def seconds() -> float:
             end.synchronize()
             return elapsed(start, end)
 
-        return Timing(lambda: clock.when(start), seconds, host_seconds)
+        return lambda: clock.when(start), seconds
 
 
 def new_event(stream: torch.cuda.Stream) -> torch.cuda.Event:

@@ -60,7 +60,8 @@ def run_stats(paths: Sequence[Path], console: Console | None = None) -> int:
             found[kind].append(contents)
     console.print(_table(found))
     if without_model:
-        console.print(f"{without_model} Python files have no model, and are not counted.")
+        what = "1 Python file has" if without_model == 1 else f"{without_model} Python files have"
+        console.print(f"{what} no model: not counted.")
     for line in refused:
         print(f"penstock stats: cannot read {line}", file=sys.stderr)
     return 1 if refused else 0
@@ -78,6 +79,8 @@ def _files(paths: Sequence[Path]) -> list[Path]:
 
 
 def _read(file: Path) -> tuple[str, Contents | None]:
+    if not file.exists():
+        raise UnreadableError("there is no such file or folder")
     if file.suffix not in KINDS:
         raise UnreadableError(f"its name ends in none of {', '.join(KINDS)}")
     kind, reader = KINDS[file.suffix]

@@ -5,6 +5,7 @@ Neither is run. TorchScript is deprecated by torch; its warnings are not shown.
 
 from __future__ import annotations
 
+import logging
 import warnings
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,14 @@ _LOOPS = frozenset(["while_loop", "scan", "map_impl", "associative_scan"])
 
 def contents_of_export(file: Path) -> Contents:
     """What is in a file that `torch.export.save` wrote."""
+    logger = logging.getLogger("torch.export")
+    was_disabled, logger.disabled = logger.disabled, True  # a traceback for a foreign file
     try:
         module = torch.export.load(str(file)).graph_module
     except Exception as error:  # whatever a foreign file does to the reader
         raise UnreadableError(f"not an exported program: {_first_line(error)}") from error
+    finally:
+        logger.disabled = was_disabled
     names = {
         getattr(node.target, "__name__", "")
         for part in module.modules()

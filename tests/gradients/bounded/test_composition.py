@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import penstock as ps
+from penstock.autodiff.bounded.runs import BoundedRun
 from penstock.plan.machine import Machine
 from penstock.run.memory import store as store_module
 from tests.gradients.bounded.runs import bounded_runs
@@ -211,6 +212,13 @@ def test_a_function_has_a_default_policy(memory, w):
     torch.testing.assert_close(torch.autograd.grad(scalar(rows), [x, w]), expected)
 
 
+@pytest.fixture
+def _unknown(monkeypatch):
+    """Nothing is known of earlier calls."""
+    monkeypatch.setattr(BoundedRun, "history", None)
+
+
+@pytest.mark.usefixtures("_unknown")
 def test_auto_swaps_and_runs_again_as_costs_say(w, monkeypatch):
     from penstock.autodiff.bounded import choosing
     from penstock.run.memory.costs import Bandwidth
@@ -237,6 +245,7 @@ def test_auto_swaps_and_runs_again_as_costs_say(w, monkeypatch):
         ("auto", "1GiB", "fits into the budget"),
     ],
 )
+@pytest.mark.usefixtures("_unknown")
 def test_a_profile_says_what_became_of_saved_values(policy, budget, words, w):
     with ps.profile() as profile:
         outputs(inputs(), w, policy, budget)

@@ -175,7 +175,7 @@ def killed_in_backward():
 
 def killed_before_its_predicate():
     if RANK > 1:
-        current_transport().broadcast = die
+        current_transport().tell = die
     converge.map(X)
 
 

@@ -1,4 +1,5 @@
-"""One rank of two that run programs of the table, with every other torch call on the other rank.
+"""One rank of two that run programs of the table, with every other torch call on the other rank,
+and programs that users have placed.
 
 Prints one line of JSON for each program: what differs from plain Python, if anything does.
 """
@@ -8,9 +9,13 @@ import os
 import sys
 from datetime import timedelta
 
+import pytest
 import torch
 import torch.distributed as dist
 
+import penstock as ps
+from penstock.distributed.run import Placing
+from tests.placed_programs import PLACED
 from tests.placing import TWO_RANKS, placed_in_turn
 from tests.semantics.agreement import ask_for_gradients, assert_agree, gradients
 from tests.semantics.programs import PROGRAMS
@@ -46,6 +51,53 @@ def compare_gradients(case, found, expected):
                 assert_agree(mine, grad, name)
 
 
+def compare_placed(name):
+    """The same for a program that names devices, on ranks. Calls that read what an earlier one has
+    read follow its plan; others leave it.
+    """
+    place, planned = ps.device, []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ps, "device", lambda name: place(name.replace("cpu", "rank")))
+        new_planner = Placing.new_planner
+        patch.setattr(
+            Placing, "new_planner", lambda *args: (planned.append(1), new_planner(*args))[1]
+        )
+        made = PLACED[name]()
+        for scale, most in ((1.0, 1), (1.0, 0), (0.3, 1), (1.0, 0)):
+            planned.clear()
+            with torch.no_grad():
+                for tensor in made.tensors:
+                    tensor.mul_(scale)
+            compare_call(made)
+            assert len(planned) <= most, f"{len(planned)} plans"
+            with torch.no_grad():
+                for tensor in made.tensors:
+                    tensor.div_(scale)
+
+
+def compare_call(made):
+    """Values, and gradients of whatever this rank uses."""
+    results = [made.function.map(*made.columns)]
+    with ps.set_eager(True):
+        results.append([made.function(*instance) for instance in made.instances])
+    found, expected = [
+        [leaf for result in each for leaf in (result if isinstance(result, tuple) else (result,))]
+        for each in results
+    ]
+    assert_agree(found, expected, "outputs")
+    grads = []
+    for leaves in (found, expected):
+        loss = sum((leaf * torch.arange(1.0, leaf.numel() + 1)).sum() for leaf in leaves)
+        grads.append(torch.autograd.grad(loss, made.tensors, allow_unused=True))
+    for place, (mine, grad) in enumerate(zip(*grads, strict=True)):
+        ranks = [None] * dist.get_world_size()
+        dist.all_gather_object(ranks, mine)
+        known = [each for each in ranks if each is not None]
+        assert bool(known) == (grad is not None), place
+        for each in known:
+            assert_agree(each, grad, str(place))
+
+
 def main(names):
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group(
@@ -58,8 +110,11 @@ def main(names):
     for name in names:
         fault = ""
         try:
-            with placed_in_turn(TWO_RANKS):
-                compare(PROGRAMS[name])
+            if name in PLACED:
+                compare_placed(name)
+            else:
+                with placed_in_turn(TWO_RANKS):
+                    compare(PROGRAMS[name])
         except Exception as error:
             fault = f"{type(error).__name__}: {error}"
         print(json.dumps({"name": name, "fault": fault}), flush=True)
@@ -69,4 +124,4 @@ def main(names):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(sys.argv[1:] or list(PROGRAMS))
+    main(sys.argv[1:] or [*PROGRAMS, *PLACED])

@@ -193,7 +193,7 @@ def test_explain_counts_the_sizes_of_a_block_that_mixes():
     with ps.profile() as run:
         order.map(torch.ones(5, 2), keys)
     assert "Different shapes" in run.explain()
-    assert "came in 4 sizes" in run.explain()
+    assert "(4 sizes)" in run.explain()
 
 
 def test_memory_of_a_call_counts_rows_and_what_is_saved_for_backward():

@@ -37,6 +37,7 @@ def cut_shapes(entry) -> list[tuple[int | str, ...]]:
         lambda x, a, b: x[-b:-a],
         lambda x, a, b: x[a:b][a:],
         lambda x, a, b: x[a:][2:],
+        lambda x, a, b: (x[a:b][:1], x[b:][-1:], x[b:a][0:1]),
         lambda x, a, b: x[a:b:2],
         lambda x, a, b: x[..., a:b],
         lambda x, a, b: x[:b, a:],
@@ -51,6 +52,20 @@ def test_any_bounds_make_a_dynamic_size(fn, a, b) -> None:
     assert all(any(isinstance(size, str) for size in shape) for shape in cut_shapes(entry))
     for row, other in zip(traced.map([x5, x3], [a, 1], [b, 2]), (fn(x5, a, b), fn(x3, 1, 2))):
         torch.testing.assert_close(row, other)
+
+
+def test_one_element_of_an_empty_sequence_is_refused_where_one_was_traced() -> None:
+    traced = function(lambda x: (x * 2)[:1])
+    with pytest.raises(SizeError, match=r"traced  \[1, 2\]\n  found   \[0, 2\]"):
+        traced.map([x5, x3, x5[:0]])
+    torch.testing.assert_close(traced.map([x5, x3]), [x5[:1] * 2, x3[:1] * 2])
+
+
+def test_a_narrowing_beyond_the_end_is_an_error_as_in_torch() -> None:
+    traced = function(lambda x: x.narrow(0, 1, 3).sum())
+    torch.testing.assert_close(traced.map([x5, x5[1:]]), [x5[1:4].sum(), x5[2:].sum()])
+    with pytest.raises(RuntimeError, match="exceeds dimension size"):
+        traced.map([x5, x3])
 
 
 def test_equal_bounds_of_equal_dimensions_are_one_size() -> None:

@@ -4,7 +4,7 @@ from penstock.ir.graph import Block, Call, Context, Enter, Graph, Home, Node, Wi
 from penstock.ir.program import Source
 from penstock.ir.types import TensorType
 from penstock.profiling.profile import Profile
-from penstock.profiling.records import CallRecord, LaunchRecord
+from penstock.profiling.records import CallRecord, LaunchDetails, LaunchRecord
 
 FLOATS = TensorType("float32", (4,))
 
@@ -23,12 +23,10 @@ def call(graph, *, instances=8, **changes):
     return CallRecord(graph.contexts[0].name, instances, graph, **changes)
 
 
-def launch(record, node, rows, *, size=4, seconds=0.25, unbatched=(), gathered=0, **more):
-    source = "gather" if gathered else "view"
-    shapes = ((rows, size),)
-    return LaunchRecord(
-        record, node, rows, shapes, (source,), "cpu", gathered, unbatched, float(seconds), **more
-    )
+def launch(record, node, rows, *, size=4, seconds=0.25, beginning=0.0, **details):
+    details.setdefault("sources", ("gather" if details.get("gathered_bytes") else "view",))
+    told = LaunchDetails(((rows, size),), **details)
+    return LaunchRecord(record, node, rows, "cpu", float(seconds), beginning, details=told)
 
 
 def profile(calls, events, **changes):

@@ -25,24 +25,24 @@ def made_up_trace(tmp_path):
 def test_each_device_has_a_row_under_calls_planning_and_reads(tmp_path):
     events = made_up_trace(tmp_path)
     names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert names == {0: "calls", 1: "planning", 2: "reads", 3: "cpu", 4: "cpu:1"}
+    assert names == {1: "calls", 2: "planning", 3: "reads", 4: "cpu", 5: "cpu:1"}
     assert {event["pid"] for event in events} == {1}
 
 
 def test_events_have_begin_and_duration_in_microseconds_since_the_first_call(tmp_path):
     events = [event for event in made_up_trace(tmp_path) if event["ph"] == "X"]
     assert [(e["name"], e["ts"], e["dur"], e["tid"]) for e in events] == [
-        ("decode", 0, 1e6, 0),
-        ("plan decode", 0, 125e3, 1),
-        ("decode.loop:sin", 250e3, 250e3, 3),
-        ("read", 500e3, 125e3, 2),
-        ("decode.loop:sin", 750e3, 250e3, 3),
-        ("wait for rows of cpu:0", 0, 500e3, 4),
+        ("decode", 0, 1e6, 1),
+        ("wait for rows of cpu:0", 0, 500e3, 5),
+        ("plan decode", 0, 125e3, 2),
+        ("decode.loop:sin", 250e3, 250e3, 4),
+        ("read", 500e3, 125e3, 3),
+        ("decode.loop:sin", 750e3, 250e3, 4),
     ]
 
 
 def test_launches_say_what_they_ran_on(tmp_path):
-    about = made_up_trace(tmp_path)[-2]["args"]
+    about = made_up_trace(tmp_path)[-1]["args"]
     assert (about["rows"], about["shapes"]) == (3, [[3, 4]])
     assert about["source"] == "train.py:7, in step"
 
@@ -51,3 +51,28 @@ def test_a_profile_of_nothing_is_a_trace_all_the_same(tmp_path):
     profile([], []).export_chrome_trace(tmp_path / "trace.json")
     kept = json.loads((tmp_path / "trace.json").read_text())
     assert {event["ph"] for event in kept["traceEvents"]} == {"M"}
+
+
+def rows_of_launches(tmp_path, *spans):
+    """The row, begin and duration in microseconds of launches from a begin to an end."""
+    node = block("decode.loop:sin")
+    record = call(loop_graph(node), began=0.0, seconds=1.0)
+    launches = [launch(record, node, 1, seconds=b - a, beginning=a) for a, b in spans]
+    profile([record], launches).export_chrome_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    placed = [e for e in events if e.get("cat") == "device"]
+    return [(names[e["tid"]], e["ts"], e["dur"]) for e in placed]
+
+
+def test_what_overlaps_gets_a_row_of_its_own_since_perfetto_would_drop_it(tmp_path):
+    assert rows_of_launches(tmp_path, (0.0, 0.5), (0.25, 0.75), (0.5, 0.625)) == [
+        ("cpu", 0, 500e3),
+        ("cpu (2)", 250e3, 500e3),
+        ("cpu", 500e3, 125e3),
+    ]
+
+
+def test_what_overlaps_by_an_error_of_clocks_begins_a_little_later(tmp_path):
+    (_, second) = rows_of_launches(tmp_path, (0.0, 0.5), (0.499999, 0.75))
+    assert second == ("cpu", 500e3, 250e3)

@@ -1,5 +1,5 @@
 from penstock.ir.types import TensorType
-from penstock.profiling.records import ReadRecord
+from penstock.profiling.records import ReadRecord, SplitRecord
 from tests.unit.profiling.made_up import (
     block,
     call,
@@ -70,8 +70,8 @@ def test_different_shapes_split_a_block_that_mixes_along_a_dimension():
     record = call(straight_graph(node))
     run = profile([record], [launch(record, node, 1, size=size) for size in (2, 3, 5)])
     assert paragraphs(run)[0][1:] == [
-        "  Different shapes: it mixes along a dynamic dimension, and its operands came in 3 sizes; "
-        "only rows of one size run together."
+        "  Different shapes: it works across a dimension whose size differs between instances "
+        "(3 sizes); only rows of one size run together."
     ]
 
 
@@ -127,3 +127,24 @@ def test_calls_with_one_instance_each_are_told_of_map():
         "score: 3 calls with one instance each. Nothing is batched across calls; "
         "score.map runs the instances together."
     ]
+
+
+def test_a_loop_that_ran_wide_is_told_to_be_serial():
+    node = block("decode.loop:linear", context=1)
+    record = call(loop_graph(node))
+    events = [launch(record, node, 8), ReadRecord(record, 8, 0.1), launch(record, node, 8)]
+    assert paragraphs(profile([record], events))[0] == [
+        "The loop decode.loop ran serially, 2 launches one after the other: each needs the result "
+        "of the one before, and 1 of them waited for a computed value to be read back."
+    ]
+
+
+def test_a_map_that_ran_in_groups_is_not_taken_for_single_calls():
+    node = block("score:linear")
+    calls = [call(straight_graph(node), instances=1) for _ in range(2)]
+    launches = [launch(record, node, 1) for record in calls]
+    run = profile(calls, launches, splits=[SplitRecord("score", 2, 2, "their shapes differ")])
+    assert paragraphs(run)[0] == [
+        "score.map: 2 instances ran in 2 groups, one after the other: their shapes differ."
+    ]
+    assert "calls with one instance" not in run.explain()

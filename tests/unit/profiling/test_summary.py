@@ -11,7 +11,7 @@ def test_a_summary_has_totals_and_a_line_per_block_longest_first():
     events = [
         launch(record, second, 8, seconds=0.125),
         ReadRecord(record, 8, 0.1),
-        launch(record, first, 8, seconds=0.25, gathered=2048),
+        launch(record, first, 8, seconds=0.25, gathered_bytes=2048),
         launch(record, first, 1000, seconds=0.125),
     ]
     run = profile([record], events, traces=1, cache_hits=2)
@@ -43,9 +43,7 @@ def test_seconds_on_a_device_are_looked_up_once_when_asked_for():
         return 0.5
 
     node = block("score:linear")
-    record = LaunchRecord(
-        call(straight_graph(node)), node, 1, ((1, 4),), ("view",), "cuda:0", 0, (), elapsed
-    )
+    record = LaunchRecord(call(straight_graph(node)), node, 1, "cuda:0", elapsed)
     assert not asked
     assert (record.seconds, record.seconds, len(asked)) == (0.5, 0.5, 1)
 

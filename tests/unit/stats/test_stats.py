@@ -164,7 +164,7 @@ def test_the_table_has_a_line_for_each_kind_and_one_for_all(
         ["ONNX", "1", "0", "(0%)", "1", "(100%)", "0", "(0%)"],
         ["Python", "2", "1", "(50%)", "0", "(0%)", "1", "(50%)"],
         ["all", "3", "1", "(33%)", "1", "(33%)", "1", "(33%)"],
-        ["1", "Python", "files", "have", "no", "model,", "and", "are", "not", "counted."],
+        ["1", "Python", "file", "has", "no", "model:", "not", "counted."],
     ]
     assert capsys.readouterr().err == ""
 
@@ -174,14 +174,18 @@ def test_what_cannot_be_read_is_named_and_makes_it_fail(
 ) -> None:
     write_programs(tmp_path)
     (tmp_path / "wrong.py").write_text("def (")
-    names = ["two.py", "wrong.py", "weights.pt", "missing.py", "notes.txt"]
+    (tmp_path / "wrong.pt2").write_text("weights")
+    (tmp_path / "notes.txt").write_text("notes")
+    names = ["two.py", "wrong.pt2", "wrong.py", "weights.pt", "missing.py", "notes.txt"]
     assert main(["stats", *(str(tmp_path / name) for name in names)]) == 1
     captured = capsys.readouterr()
     assert "Python" in captured.out
     for name, reason in {
         "wrong.py": "not Python",
+        "wrong.pt2": "not an exported program",
         "weights.pt": "not a TorchScript archive",
-        "missing.py": "No such file or directory",
+        "missing.py": "there is no such file or folder",
         "notes.txt": "its name ends in none of .py",
     }.items():
         assert f"penstock stats: cannot read {tmp_path / name}: {reason}" in captured.err
+    assert "Traceback" not in captured.err

@@ -12,22 +12,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
+from penstock.autodiff.bounded.predicting import BACKWARD, Saved
+from penstock.autodiff.bounded.recomputing import Recomputing
 from penstock.autodiff.bounded.segments import Segment
-from penstock.autodiff.bounded.strategies import Recomputing, Swapping
+from penstock.autodiff.bounded.strategies import Swapping
+from penstock.autodiff.joint import TrainingForm
 from penstock.autodiff.tape import Page
+from penstock.plan.schedule import Picks, Span, slot_count
 from penstock.run.memory.costs import Bandwidth, DeviceTimer, bandwidth_of
 from penstock.run.memory.parcels import Parcel
 from penstock.run.memory.policy import Policy, in_words
-from penstock.run.prepared import Prepared
+from penstock.run.prepared import Prepared, PreparedLaunch
 
 if TYPE_CHECKING:
     from penstock.autodiff.bounded.runs import Bounded
 
 #: Segments that fill the budget, about.
 SEGMENTS = 8
-
-#: The backward half of a launch takes so many times as long as the forward one, about.
-BACKWARD = 2.0
 
 #: Copies hide beside the launches of so many segments: others have not begun, or are over.
 HIDING = 2
@@ -62,6 +65,9 @@ class Choosing(Recomputing):
         #: Time to hide copies in, on the way out and on the way back.
         self._out, self._back = Credit(), Credit()
         self._bandwidth: Bandwidth | None = None
+        #: Bytes of the rows that launches have read, as pages of rows would save them.
+        self.row_bytes = 0
+        self.device: torch.device | None = None
         #: Seconds that a GPU took for each byte saved, in the last segment that it has done.
         self._rate: float | None = None
 
@@ -70,6 +76,8 @@ class Choosing(Recomputing):
     def keep_page(self, run: Bounded, step: Prepared, page: Page, size: int) -> None:
         """Pages go to the store."""
         if page.saved:
+            self.row_bytes += bytes_read(run, step, page, size)
+            self.device = page.saved[0].device
             segment = self.of_page[page]
             if segment.timer is None and page.saved[0].is_cuda:
                 segment.timer = DeviceTimer(page.saved[0].device)
@@ -93,6 +101,7 @@ class Choosing(Recomputing):
             self.ledger.clear()
             segment.is_closed = True
             self._close_rows(run, segment)
+            self.tops.append(segment)
 
     def _instead(self, parcel: Parcel) -> bool:
         """Drop the pages of the segment of a parcel, if making them again takes less time."""
@@ -162,6 +171,15 @@ class Choosing(Recomputing):
         """Give a page back that was fetched."""
         Swapping.leave(self, page)
 
+    @property
+    def saved(self) -> Saved | None:
+        """What the run has saved, for later ones; None where that is nothing."""
+        pages = [page for segment in self.segments for page in segment.saving]
+        if self.device is None:
+            return None
+        size = sum(segment.bytes for segment in self.segments)
+        return Saved(size, self.row_bytes, len(pages), self.device)
+
     # ---- words -----------------------------------------------------------------------------------
 
     def explain(self) -> str:
@@ -186,6 +204,25 @@ class Choosing(Recomputing):
             f"{1e3 * seconds / len(left):.3g} ms to run again, and {1e3 * copied / len(left):.3g} "
             f"ms to copy out and back ({self._bandwidth}), some of it beside launches."
         )
+
+
+def bytes_read(run: Bounded, step: Prepared, page: Page, size: int) -> int:
+    """Bytes of the rows that a launch has read, without those that follow each other in inputs;
+    what it has saved, if it cannot save these instead.
+    """
+    assert isinstance(step, PreparedLaunch)
+    if not isinstance(page.form, TrainingForm):
+        return size
+    read = 0
+    for operand in step.launch.operands:
+        if isinstance(operand, Span | Picks):
+            arena = run.arenas[operand.arena]
+            chunk = arena.chunk_of(operand)
+            is_lent = isinstance(operand, Span) and chunk is not None and arena.is_given(chunk)
+            if not is_lent and arena.chunks:
+                rows = arena.chunks[0 if chunk is None else chunk]
+                read += slot_count(operand) * rows.nbytes // max(len(rows), 1)
+    return read
 
 
 class Waiting(Swapping):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from penstock.autodiff.bounded.runs import Bounded
+from penstock.autodiff.contract import WINDOW
 from penstock.autodiff.queued import QueuedReversal, QueuedTapedRun
 from penstock.autodiff.reverse import Reversal
 from penstock.autodiff.tape import Entry, Page, Taping
@@ -38,6 +41,16 @@ class BoundedReversal(Reversal):
         strategy.enter(self.taped, entry)
         super()._run_step(entry, step)
         strategy.leave(entry)
+
+    def _owned(self, values: torch.Tensor) -> torch.Tensor:
+        """A page that was away has come back as one piece of memory: factors that wait for others
+        must not hold all of it.
+        """
+        owned = super()._owned(values)
+        waits = len(values) < WINDOW
+        if owned is values and waits and values.untyped_storage().nbytes() > 2 * values.nbytes:
+            return values.clone()
+        return owned
 
     def _bind(self, page: Page, half: Half) -> None:
         if not self.taped.strategy.is_away(page):  # it is bound when it has come

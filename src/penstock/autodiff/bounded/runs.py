@@ -7,21 +7,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import inf
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
 
-from penstock.autodiff.bounded.choosing import strategy_for
-from penstock.autodiff.bounded.segments import Segment, is_repeatable, lent_ranges
-from penstock.autodiff.tape import Page, Tape, TapedRun, Taping, check_version, version_of
+from penstock.autodiff.bounded.choosing import Choosing, strategy_for
+from penstock.autodiff.bounded.folding import Values, gathered
+from penstock.autodiff.bounded.predicting import (
+    Fitting,
+    History,
+    Predicted,
+    Stopwatch,
+    find_ways,
+)
+from penstock.autodiff.bounded.segments import (
+    Rows,
+    Segment,
+    SegmentStep,
+    is_repeatable,
+    lent_ranges,
+)
+from penstock.autodiff.tape import Page, Tape, TapedRun, Taping
+from penstock.autodiff.versions import check_version, version_of
 from penstock.calls.autocast import OFF, autocast_as
 from penstock.plan.schedule import Array, Kind, Shared
 from penstock.run.arenas import Arena
+from penstock.run.engine import Columns
+from penstock.run.kept_plans import KeptPlan
+from penstock.run.memory.costs import bandwidth_of
 from penstock.run.memory.exhaustion import is_out_of_memory
 from penstock.run.memory.policy import Policy
 from penstock.run.prepared import Prepared, PreparedLaunch
-from penstock.run.recording import Built
+from penstock.run.recording import building_time
 
 
 class Layout(NamedTuple):
@@ -72,10 +91,10 @@ class Bounded(Taping):
 
     def _step(self, step: Prepared) -> list[Array] | None:
         self.strategy.before(self, step)
-        count, built, began = len(self.tape.entries), Built.seconds, perf_counter()
+        count, built, began = len(self.tape.entries), building_time.seconds, perf_counter()
         answer = self._step_or_relieve(step)
         if len(self.tape.entries) > count:
-            seconds = perf_counter() - began - (Built.seconds - built)
+            seconds = perf_counter() - began - (building_time.seconds - built)
             self.strategy.after(self, step, self.tape.entries[-1], seconds)
         return answer
 
@@ -104,17 +123,30 @@ class Bounded(Taping):
 
     # ---- running again ---------------------------------------------------------------------------
 
-    def run_again(self, segment: Segment, values: Sequence[torch.Tensor]) -> None:
-        """Run a segment from the rows that it starts from: its pages get their values again."""
-        self._check_uniforms(segment)
-        remaining = iter(values)
+    def run_again(self, segments: Sequence[Segment], values: Values, *, keeps_pages: bool) -> None:
+        """Run segments that follow each other from the rows that the first starts from, and those
+        of others that none before them makes: their pages may get their values again.
+        """
         with self._arenas_again(), torch.no_grad(), autocast_as(OFF):
-            for noted in segment.steps:
-                for rows in noted.rows:
-                    rows.put_back(self.arenas[rows.arena], next(remaining))
-                if noted.is_repeatable:
-                    super()._step(noted.step)
-                    _give(self.tape.entries.pop(), noted.page)
+            for segment in segments:
+                self._check_uniforms(segment)
+                for noted in segment.steps:
+                    self._put_back(noted, values)
+                    if noted.is_repeatable:
+                        super()._step(noted.step)
+                        made = self.tape.entries.pop()
+                        if keeps_pages:
+                            _give(made, noted.page)
+
+    def _put_back(self, noted: SegmentStep, values: Values) -> None:
+        for rows in noted.rows:
+            if id(rows) in values:
+                rows.put_back(self.arenas[rows.arena], values[id(rows)])
+
+    def rows_again(self, rows: Rows) -> torch.Tensor:
+        """Rows that segments which ran again have made."""
+        with self._arenas_again():
+            return gathered(self, rows)
 
     @contextmanager
     def _arenas_again(self) -> Iterator[None]:
@@ -157,7 +189,56 @@ class BoundedRun(Bounded, TapedRun):
     #: A graph would hold all that it saves.
     may_be_captured = False
 
+    def __init__(self, *args: Any, policy: Policy, **kwargs: Any) -> None:
+        super().__init__(*args, policy=policy, **kwargs)
+        #: None where the policy does not ask what earlier calls have saved.
+        self.watch: Stopwatch | None = None
+        if policy.kind == "auto" and policy.budget is not None:
+            self._predict(policy, policy.budget)
+
+    @property
+    def history(self) -> History | None:
+        """What earlier calls have saved."""
+        known: History | None = self.executable.saved.get(self.wires)
+        return known
+
+    def _predict(self, policy: Policy, budget: int) -> None:
+        """Choose by what an earlier call has saved."""
+        devices = (values.device for values in self.captures if values.is_cuda)
+        self.watch = Stopwatch(next(devices, None))
+        history = self.history
+        if history is not None and history.look():
+            ways = find_ways(history, budget, bandwidth_of(history.saved.device))
+            if ways[0].name != "segments run again":
+                self.strategy = Predicted(policy, history, ways)
+                self.saves_rows = ways[0].saves_rows
+
+    def _run_again(self, plan: KeptPlan, columns: Columns) -> None:
+        strategy = self.strategy
+        if isinstance(strategy, Predicted) and strategy.fits(plan.saved.get(self.saves_rows)):
+            self.strategy = Fitting(strategy.policy, strategy.history, strategy.ways)
+            self.may_be_captured = True
+        super()._run_again(plan, columns)
+
     def finish(self) -> None:
         """Let go of what backward does not need."""
+        if self.watch is not None:
+            self.watch.stop()
+            self._learn(self.watch)
         self.end()
         super().finish()
+
+    def _learn(self, watch: Stopwatch) -> None:
+        """Tell later calls what this one has saved."""
+        strategy, history = self.strategy, self.history
+        if isinstance(strategy, Choosing):
+            saved = strategy.saved
+            if saved is not None:
+                seconds = inf if history is None else history.seconds
+                self.executable.saved[self.wires] = History(saved, watch, seconds)
+        elif isinstance(strategy, Predicted) and not isinstance(strategy, Fitting):
+            assert history is not None
+            history.watch = watch
+            history.learn(strategy.store.taken, saves_rows=self.saves_rows)
+            if self.kept is not None:
+                self.kept.saved[self.saves_rows] = strategy.store.taken

@@ -30,10 +30,12 @@ from penstock.capture.indexing import stored_as_sequence
 from penstock.capture.leaf_types import LeafType, StaticLeaf, join, leaf_type, wrap_leaves
 from penstock.capture.leaves import STATIC_TYPES
 from penstock.capture.location import user_place
+from penstock.capture.recording import record
 from penstock.capture.recursion import UnresolvedRecursion
 from penstock.capture.refusals import describe
 from penstock.capture.tensor_array import TensorArray
 from penstock.capture.traced_tensor import TracedTensor
+from penstock.capture.type_rules import is_control_type
 from penstock.errors import BranchTypeError, report
 from penstock.ir.program import Body, Branch
 from penstock.ir.types import TensorType, Type
@@ -278,7 +280,7 @@ class _Joined:
             ]
             known = found[0][0]
             for other, item in found[1:]:
-                both = join(self._tracer, known, other)
+                both = join(self._tracer, known, other) or _away(known, other)
                 if both is None:
                     path = leaf_paths(self._first, self.name)[number]
                     raise self._clash(str(known), str(other), item, path)
@@ -314,13 +316,30 @@ class _Joined:
         )
 
 
+def _away(left: Any, right: Any) -> LeafType | None:
+    """Of numbers and truth values that differ in their devices alone: the type that is not on the
+    host. What is on the host follows it, as in calls.
+    """
+    types = [leaf.type for leaf in (left, right) if isinstance(leaf, LeafType)]
+    kinds = [kind for kind in types if isinstance(kind, TensorType) and is_control_type(kind)]
+    away = [kind for kind in kinds if kind.device != "cpu"]
+    is_one = len(kinds) == 2 and len(away) == 1 and kinds[0].dtype == kinds[1].dtype
+    return (left if left.type is away[0] else right) if is_one else None
+
+
 def _stored_as(tracer: Tracer, leaf: Any, type_: Type) -> Any:
-    """A leaf as a sequence, where the other branch gives one."""
+    """A leaf as the other branch gives it: as a sequence, on another device."""
+    if isinstance(type_, TensorType) and type_.device != "cpu" and _is_on_host(leaf):
+        return record(tracer, torch.Tensor.to, (leaf, torch.device(type_.device)), {})
     if isinstance(type_, TensorType) and type_.is_sequence and isinstance(leaf, TracedTensor):
         own = leaf.traced.value.type
         if isinstance(own, TensorType) and not own.is_sequence:
             return stored_as_sequence(tracer, leaf)
     return leaf
+
+
+def _is_on_host(leaf: Any) -> bool:
+    return isinstance(leaf, TracedTensor) and leaf.traced.fakes[0].device.type == "cpu"
 
 
 def _is_outside(tracer: Tracer, value: Any) -> bool:

@@ -176,18 +176,27 @@ class BatchedBlock:
             self.source = source
 
     def _row_loop(self, problem: Unbatchable) -> BatchFunction:
+        self._show(f"# row by row: {problem}\n")
+        waiting = [problem]
+        if problem.operations or not self._symbols:
+            self._tell(waiting.pop())
+
+        def loop(rows: int, *args: torch.Tensor | int) -> tuple[torch.Tensor, ...]:
+            results = rows_one_by_one(self.function, self.inputs, rows, args)
+            while waiting:  # what fails for single rows too is wrong, not slow
+                self._tell(waiting.pop())
+            return results
+
+        return loop
+
+    def _tell(self, problem: Unbatchable) -> None:
+        """Note, and warn, on whose account rows run one by one."""
         operations = problem.operations or ("the whole block",)
         news = [operation for operation in operations if operation not in self.unbatched]
         self.unbatched += tuple(news)
         if news and self._warns:
             what = f"block {self.name!r} runs row by row: {', '.join(news)} cannot be batched"
             warnings.warn(f"{what} ({problem})", PenstockWarning, stacklevel=2)
-        self._show(f"# row by row: {problem}\n")
-
-        def loop(rows: int, *args: torch.Tensor | int) -> tuple[torch.Tensor, ...]:
-            return rows_one_by_one(self.function, self.inputs, rows, args)
-
-        return loop
 
 
 def build_batched(

@@ -1,7 +1,8 @@
 """A batched form compared with row-by-row execution of its function, on made-up inputs.
 
 Inputs are drawn on the CPU from a generator of our own: torch's random state is not touched, and an
-index out of range raises instead of spoiling a device. A draw on which the function itself raises
+index out of range raises instead of spoiling a device. Moves to other devices are moves to the CPU,
+in the batched form and in its function. A draw on which the function itself raises
 says nothing; a point where every draw raises is skipped and logged. Disagreement means: on no draw
 that ran did all outputs agree up to rounding (ties may fall otherwise). Draws, in order: signed
 numbers with integers 0 and 1, positive numbers with distinct integers, and zeros where the others
@@ -15,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from penstock.run.batched.inputs import BlockInput
 from penstock.run.batched.sizes import ROWS, Point
@@ -56,7 +58,8 @@ def _disagreement_at(
             break
         arguments = _arguments(inputs, point, examples, draw)
         try:
-            expected = rows_one_by_one(function, inputs, point[ROWS], arguments)
+            with _OnHost():  # type: ignore[no-untyped-call]
+                expected = rows_one_by_one(function, inputs, point[ROWS], arguments)
         except Exception as error:  # the user's function may raise anything on made-up inputs
             log.debug("batched form not compared at %s: %s", dict(point), error)
             continue
@@ -64,6 +67,18 @@ def _disagreement_at(
         if verdicts[-1] is None and not any(map(_has_nan, expected)):
             break
     return verdicts[-1] if verdicts else None
+
+
+class _OnHost(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Operations that name a device make their results on the CPU."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if kwargs.get("device") is not None:
+            kwargs["device"] = torch.device("cpu")
+        return func(*args, **kwargs)
 
 
 def rows_one_by_one(

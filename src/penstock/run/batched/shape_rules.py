@@ -90,6 +90,8 @@ def plain_casts(rewriter: Rewriter, step: Step) -> Step | None:
         kwargs["dtype"] = step.tensor.dtype
     if source.device != step.tensor.device:
         kwargs["device"] = step.tensor.device
+        if step.kwargs.get("non_blocking") and step.tensor.device.type != "cpu":
+            kwargs["non_blocking"] = True
     if set(kwargs) == set(step.kwargs):
         return None
     return rewriter.call(step.target, step.args[:1], kwargs, step.fact)

@@ -70,6 +70,13 @@ class FusedLaunch:
         compiled = self.form.ready(self.rows)
         if compiled is None:
             return None
+        return run_compiled(compiled, self._tensors(run), self.form.name)
+
+    def run_anyhow(self, run: Runner) -> Sequence[torch.Tensor]:
+        """Do the launch, uncompiled where it must be."""
+        return run_form(self.form, self.rows, self._tensors(run))
+
+    def _tensors(self, run: Runner) -> list[torch.Tensor]:
         if not self.is_found:
             self.tensors = [find() if callable(find) else find for find in self.tensors]
             self.is_found = True
@@ -80,7 +87,7 @@ class FusedLaunch:
             tensors[place] = run.uniform(wire)
         for place, mirror in self.mirrors:
             tensors[place] = run.mirror(mirror)
-        return run_compiled(compiled, tensors, self.form.name)
+        return tensors
 
     def add_slots(
         self, arena: Arena, source: Span | Picks, device: torch.device, indices: Indices
@@ -99,6 +106,13 @@ class FusedLaunch:
             return False
         self.tensors += (None, indices.find(source, device, arena.starts[chunk]))
         return True
+
+
+def run_form(form: FusedForm, rows: int, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """What the code of a launch gives, compiled or not."""
+    compiled = form.ready(rows)
+    given = None if compiled is None else run_compiled(compiled, tensors.copy(), form.name)
+    return form.code.run(*tensors) if given is None else given
 
 
 def run_compiled(

@@ -46,6 +46,8 @@ class Part:
     dtype: torch.dtype
     shape: tuple[int, ...]
     device: torch.device
+    #: Whether zeros are left where it was gathered.
+    is_taken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,16 @@ class Written:
     dtype: torch.dtype
     shape: tuple[int, ...]
     device: torch.device
+    #: Whether it is added to what is there; slots may occur twice.
+    is_added: bool = False
+
+    def put(self, chunk: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> None:
+        """Write it, or add it."""
+        values = values.reshape(index.shape[0], *self.shape)
+        if self.is_added:
+            chunk.index_add_(0, index, values)
+        else:
+            chunk.index_copy_(0, index, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +87,25 @@ class LaunchCode:
         """The plain way."""
         remaining = iter(tensors)
         rows: int = -1
-        arguments = []
+        arguments, taken = [], []
         for part in self.parts:
             tensor = next(remaining)
             if part.origin is Origin.GATHERED:
                 index = next(remaining)
+                if part.is_taken:
+                    taken.append((tensor, index))
                 rows, tensor = index.shape[0], tensor.index_select(0, index)
             elif part.origin is Origin.GIVEN:
                 rows = tensor.shape[0]
             arguments.append(tensor)
+        for chunk, index in taken:
+            chunk.index_fill_(0, index, 0)
         given = []
         for written, values in zip(self.results, self.function(rows, *arguments), strict=True):
             if written is None:
                 given.append(values)
             else:
-                chunk, index = next(remaining), next(remaining)
-                chunk.index_copy_(0, index, values.reshape(index.shape[0], *written.shape))
+                written.put(next(remaining), next(remaining), values)
         return tuple(given)
 
     def compile(self) -> Compiled:

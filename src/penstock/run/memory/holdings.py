@@ -16,16 +16,35 @@ from typing import NamedTuple
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from penstock.run.memory.parcels import Parcel, View, compact, pack
+from penstock.run.memory.parcels import Extensions, Parcel
 from penstock.run.memory.store import Store
 
 
 class Part(NamedTuple):
-    """Some of the tensors of a holding, by their positions, and how they lie in a parcel."""
+    """Some of the tensors of a holding, by their positions: those of a parcel, or one that lies in
+    the only tensor of one.
+    """
 
     parcel: Parcel
     positions: Sequence[int]
-    views: tuple[View, ...]
+    view: Inside | None = None
+
+
+class Inside(NamedTuple):
+    """How a tensor lies in another of its type."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def of(self, whole: torch.Tensor) -> torch.Tensor:
+        """The tensor."""
+        return whole.as_strided(self.shape, self.stride, self.offset + int(whole.storage_offset()))
+
+
+def _inside(tensor: torch.Tensor, whole: torch.Tensor) -> Inside:
+    offset = tensor.storage_offset() - whole.storage_offset()
+    return Inside(tuple(tensor.shape), tensor.stride(), int(offset))
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +60,24 @@ class Holding:
     def parcels(self) -> Iterator[Parcel]:
         """What must be here for the tensors to be."""
         return (part.parcel for part in self.parts)
+
+    def joined(self, other: Holding) -> Holding:
+        """Both as one, which takes them over."""
+        made = Holding(self.count + other.count, list(self.parts), dict(self.lent))
+        for part in other.parts:
+            moved = [self.count + position for position in part.positions]
+            made.parts.append(part._replace(positions=moved))
+        made.lent |= {self.count + position: each for position, each in other.lent.items()}
+        return made
+
+    def lent_places(self) -> Iterator[int]:
+        """Where the memory begins that stays."""
+        return (each.untyped_storage().data_ptr() for each in self.lent.values())
+
+    @property
+    def is_here(self) -> bool:
+        """Whether nothing of it has to come."""
+        return all(part.parcel.is_here for part in self.parts)
 
     @property
     def size(self) -> int:
@@ -68,35 +105,58 @@ class Holdings:
         begin; `shared` are tensors that others may share, by the same.
         """
         made = Holding(len(tensors))
+        lying = Extensions(tensors)
+        places = lying.sizes.keys()
+        is_own = 0 not in places and places.isdisjoint(lent) and places.isdisjoint(shared)
+        if is_own and not lying.sparse and len({tensor.device for tensor in tensors}) == 1:
+            parcel = self.store.put(list(tensors), sum(lying.sizes.values()))
+            made.parts.append(Part(parcel, range(len(tensors))))
+            return made
+        return self._hold_apart(made, tensors, lying.places, lent, shared)
+
+    def _hold_apart(
+        self,
+        made: Holding,
+        tensors: Sequence[torch.Tensor],
+        places: Sequence[int],
+        lent: AbstractSet[int],
+        shared: Mapping[int, torch.Tensor],
+    ) -> Holding:
         own: dict[torch.device, list[int]] = {}
-        for position, tensor in enumerate(tensors):
-            place = tensor.untyped_storage().data_ptr()
+        for position, (tensor, place) in enumerate(zip(tensors, places, strict=True)):
             if place in lent or not place:
                 made.lent[position] = tensor
-            elif place in shared:
-                parcel = self._parcel_of(shared[place])
-                made.parts.append(Part(parcel, (position,), pack([tensor])[1]))
+            elif place in shared and shared[place].dtype == tensor.dtype:
+                whole = shared[place]
+                parcel = self._parcel_of(whole)
+                made.parts.append(Part(parcel, (position,), _inside(tensor, whole)))
             else:
                 own.setdefault(tensor.device, []).append(position)
         for positions in own.values():
-            parts, views = pack(compact([tensors[k] for k in positions]))
-            made.parts.append(Part(self.store.put(parts), positions, views))
+            chosen = [tensors[k] for k in positions]
+            lying = Extensions(chosen)
+            parcel = self.store.put(lying.compact(chosen), sum(lying.sizes.values()))
+            made.parts.append(Part(parcel, positions))
         return made
 
     def _parcel_of(self, tensor: torch.Tensor) -> Parcel:
         parcel: Parcel | None = self._shared.get(tensor)  # type: ignore[no-untyped-call]
         if parcel is None or not self._uses[parcel]:
-            parcel = self._shared[tensor] = self.store.put(pack([tensor])[0])
+            size = tensor.untyped_storage().nbytes()
+            parcel = self._shared[tensor] = self.store.put([tensor], size)
         self._uses[parcel] += 1
         return parcel
 
     def fetch(self, holding: Holding) -> list[torch.Tensor]:
         """The tensors; they stay until `leave` or `drop`."""
+        if len(holding.parts) == 1 and not holding.lent and holding.parts[0].view is None:
+            return self.store.fetch(holding.parts[0].parcel)
         found = dict(holding.lent)
-        for parcel, positions, views in holding.parts:
-            parts = self.store.fetch(parcel)
-            for position, view in zip(positions, views, strict=True):
-                found[position] = view.of(parts)
+        for parcel, positions, view in holding.parts:
+            tensors = self.store.fetch(parcel)
+            if view is not None:
+                tensors = [view.of(tensors[0])]
+            found.update(zip(positions, tensors, strict=True))
         return [found[position] for position in range(holding.count)]
 
     def leave(self, holding: Holding) -> None:

@@ -1,8 +1,9 @@
-"""Parcels: bytes that leave memory together and come back as they were.
+"""Parcels: tensors that leave memory together and come back as they were.
 
 What travels are whole storages, so that views of one storage stay views of one, with the strides
-that they had: kernels that read them give the same bits. A parcel is here, away (a copy of its
-bytes is elsewhere), or on its way back.
+that they had: kernels that read them give the same bits. How tensors lie in their storages is
+looked at when they are sent: one that never leaves costs next to nothing. A parcel is here, away (a
+copy of its bytes is elsewhere), or on its way back.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from penstock.errors import InternalError, report
+from penstock.run.memory.extents import rounded
 
 #: A storage travels whole, unless it is more than so many times what is wanted of it.
 SPARSE = 2
@@ -49,12 +51,14 @@ class Backing(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Parcel:
-    """The bytes of some storages of one device."""
+    """Tensors of one device, and the bytes of the storages that they lie in."""
 
     size: int
     device: torch.device
-    #: All bytes of each storage, while the parcel is here.
-    parts: list[torch.Tensor]
+    #: The tensors, while they are here.
+    tensors: list[torch.Tensor]
+    #: How they lie in their storages, once these were sent.
+    views: tuple[View, ...] = ()
     away: Away | None = None
     arriving: Arriving | None = None
     #: Of the bytes that were sent, where somebody asked for it.
@@ -62,18 +66,32 @@ class Parcel:
 
     @property
     def is_here(self) -> bool:
-        """Whether its bytes are in memory."""
-        return bool(self.parts)
+        """Whether it is in memory."""
+        return bool(self.tensors)
 
-    def check(self) -> None:
+    def send(self, backing: Backing, checks: bool) -> None:
+        """Start to copy its bytes away."""
+        parts, self.views = pack(self.tensors)
+        if checks:
+            self.checksum = checksum_of(parts)
+        self.away = backing.send(parts)
+
+    def arrive(self) -> None:
+        """Be here again, with the bytes that have come."""
+        assert self.arriving is not None
+        parts, self.arriving = self.arriving.settle(), None
+        self._check(parts)
+        self.tensors = [view.of(parts) for view in self.views]
+
+    def _check(self, parts: Sequence[torch.Tensor]) -> None:
         """Make sure that the bytes that came back are those that were sent."""
-        if self.checksum is not None and checksum_of(self.parts) != self.checksum:
+        if self.checksum is not None and checksum_of(parts) != self.checksum:
             raise InternalError(
                 report(
                     "Bytes that were swapped out came back changed.",
                     facts=[
                         ("sent", f"{self.size:,} bytes, checksum {self.checksum:08x}"),
-                        ("came back", f"checksum {checksum_of(self.parts):08x}"),
+                        ("came back", f"checksum {checksum_of(parts):08x}"),
                     ],
                     todo="Please report it, with the program that shows it.",
                 )
@@ -91,35 +109,49 @@ class View(NamedTuple):
 
     def of(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """The tensor, in these storages."""
-        storage = parts[self.storage].untyped_storage()
-        tensor = torch.empty(0, dtype=self.dtype, device=parts[self.storage].device)
-        return tensor.set_(storage, self.offset, self.shape, self.stride)
+        part = parts[self.storage]
+        count = len(part) // self.dtype.itemsize
+        values = part[: count * self.dtype.itemsize].view(self.dtype)
+        offset = self.offset + int(values.storage_offset())
+        return values.as_strided(self.shape, self.stride, offset)
 
 
 def storage_sizes(tensors: Sequence[torch.Tensor]) -> dict[int, int]:
     """The bytes that tensors need of each storage, by where it begins: all of it, or as much as
     copies of them, if they are a small part.
     """
-    sizes: dict[int, int] = {}
-    needed: dict[int, int] = {}
-    for tensor in tensors:
-        storage = tensor.untyped_storage()
-        place = storage.data_ptr()
-        sizes[place] = storage.nbytes()
-        needed[place] = needed.get(place, 0) + tensor.nbytes
-    return {
-        place: size if size <= SPARSE * needed[place] else needed[place]
-        for place, size in sizes.items()
-    }
+    return Extensions(tensors).sizes
 
 
-def compact(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors; those that are a small part of their storages in memory of their own."""
-    sizes = storage_sizes(tensors)
-    return [
-        tensor.clone() if sizes[storage.data_ptr()] < storage.nbytes() else tensor
-        for tensor, storage in ((each, each.untyped_storage()) for each in tensors)
-    ]
+class Extensions:
+    """What tensors need of the storages that they lie in."""
+
+    __slots__ = ("places", "sizes", "sparse")
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        #: For each tensor where its storage begins.
+        self.places: list[int] = []
+        self.sizes: dict[int, int] = {}
+        needed: dict[int, int] = {}
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            place = storage.data_ptr()
+            self.places.append(place)
+            self.sizes[place] = storage.nbytes()
+            needed[place] = needed.get(place, 0) + tensor.nbytes
+        #: Storages of which they are a small part: copies of them take less.
+        self.sparse = [k for k, size in self.sizes.items() if size > SPARSE * needed[k]]
+        for place in self.sparse:
+            self.sizes[place] = needed[place]
+
+    def compact(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The tensors; those that are a small part of their storages in memory of their own."""
+        if not self.sparse:
+            return tensors
+        return [
+            tensor.clone() if place in self.sparse else tensor
+            for tensor, place in zip(tensors, self.places, strict=True)
+        ]
 
 
 def pack(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], tuple[View, ...]]:
@@ -141,6 +173,20 @@ def _all_bytes(tensor: torch.Tensor) -> torch.Tensor:
     storage = tensor.untyped_storage()
     whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
     return whole.set_(storage, 0, (storage.nbytes(),), (1,))
+
+
+def split(values: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
+    """The parts of bytes that lie together, each where it may begin."""
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(values[start : start + size])
+        start += rounded(size)
+    return parts
+
+
+def joint_size(sizes: Sequence[int]) -> int:
+    """Bytes of parts that lie together."""
+    return sum(map(rounded, sizes[:-1])) + sizes[-1]
 
 
 def checksum_of(parts: Sequence[torch.Tensor]) -> int:

@@ -6,9 +6,10 @@ Copies out and in have a stream each; order is kept by events alone, so the host
   before the bytes' memory is used again;
 * a copy in goes to memory that the stream of launches has let go by then, and launches that read
   it wait for the copy;
-* pinned bytes are written again only after the copy that read them.
+* pinned bytes are written again only after all copies in that were asked for before.
 
-Device memory comes from torch's allocator on the stream of launches and is given back there.
+Device memory comes from torch's allocator on the stream of launches and is given back there. What
+was sent together lies together in pinned memory, and comes back in one copy.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import torch
 
 from penstock.errors import SpillError, report
 from penstock.run.memory.extents import Extent, Extents, rounded
-from penstock.run.memory.parcels import Arriving, Away
+from penstock.run.memory.parcels import Arriving, Away, joint_size, split
 from penstock.run.memory.policy import in_words
 
 #: Pinned memory is asked for in pieces of this size, which stay for later calls.
@@ -39,34 +40,22 @@ class Region(NamedTuple):
 
 
 class Slab:
-    """The pinned memory of the process; it grows and is never given back."""
+    """The pinned memory of a device; it grows and is never given back."""
 
     def __init__(self) -> None:
         self.pieces: list[torch.Tensor] = []
         self.extents: list[Extents] = []
-        #: Copies that may still read bytes that were given back.
-        self.fences: list[tuple[int, Extent, torch.cuda.Event]] = []
         #: Runs of several threads share the slab.
         self.lock = Lock()
 
-    def take(self, size: int) -> tuple[Region, list[torch.cuda.Event]]:
-        """Room for so many bytes, and what to wait for before it is written."""
+    def take(self, size: int) -> Region:
+        """Room for so many bytes."""
         with self.lock:
-            region = self._find(size) or self._grow(size)
-            self.fences = [fence for fence in self.fences if not fence[2].query()]  # type: ignore[no-untyped-call]
-            waits = [
-                event
-                for piece, extent, event in self.fences
-                if piece == region.piece
-                and extent.start < region.extent.end
-                and region.extent.start < extent.end
-            ]
-        return region, waits
+            return self._find(size) or self._grow(size)
 
-    def give_back(self, region: Region, last: torch.cuda.Event) -> None:
-        """The bytes may be written again after this event."""
+    def give_back(self, region: Region) -> None:
+        """The bytes may be written again by copies that are asked for from now on."""
         with self.lock:
-            self.fences.append((region.piece, region.extent, last))
             self.extents[region.piece].give_back(region.extent)
 
     def _find(self, size: int) -> Region | None:
@@ -94,13 +83,36 @@ def _pinned(count: int) -> torch.Tensor:
     return torch.empty(count, dtype=torch.uint8, pin_memory=True)
 
 
-_slab = Slab()
+@dataclass(slots=True, eq=False)
+class CopyStreams:
+    """The streams on which bytes leave a device and come back."""
+
+    outward: torch.cuda.Stream
+    inward: torch.cuda.Stream
+    #: After the last copy in that may not be done yet.
+    last: torch.cuda.Event | None = None
+
+    def wait_inward(self) -> None:
+        """Copies out that follow start after all copies in before them, which may still read what
+        they write.
+        """
+        if self.last is not None:
+            if self.last.query():  # type: ignore[no-untyped-call]
+                self.last = None
+            else:
+                self.outward.wait_event(self.last)
 
 
 @cache
-def copy_streams(device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
-    """The streams on which bytes leave a device and come back."""
-    return torch.cuda.Stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+def copy_streams(device: torch.device) -> CopyStreams:
+    """The streams of a device."""
+    return CopyStreams(torch.cuda.Stream(device), torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+
+
+@cache
+def slab_of(device: torch.device) -> Slab:
+    """The pinned memory of a device."""
+    return Slab()
 
 
 class PinnedMemory:
@@ -108,23 +120,21 @@ class PinnedMemory:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.slab = _slab
-        self.outward, self.inward = copy_streams(device)
+        self.slab = slab_of(device)
+        self.streams = copy_streams(device)
 
     def send(self, parts: Sequence[torch.Tensor]) -> Away:
         """Start to copy bytes to the host."""
         launches = torch.cuda.current_stream(self.device)
-        taken = [self.slab.take(len(part)) for part in parts]
-        self.outward.wait_event(launches.record_event())
-        for _, waits in taken:
-            for event in waits:
-                self.outward.wait_event(event)
-        with torch.cuda.stream(self.outward):
-            for part, (region, _) in zip(parts, taken, strict=True):
-                _copy(part, region.values[: len(part)])
-        regions = [region for region, _ in taken]
         sizes = [len(part) for part in parts]
-        return _Out(self, regions, sizes, self.outward.record_event(), list(parts))
+        region = self.slab.take(joint_size(sizes))
+        outward = self.streams.outward
+        outward.wait_event(launches.record_event())
+        self.streams.wait_inward()
+        with torch.cuda.stream(outward):
+            for part, room in zip(parts, split(region.values, sizes), strict=True):
+                _copy(part, room)
+        return _Out(self, region, sizes, outward.record_event(), list(parts))
 
 
 @dataclass(slots=True, eq=False)
@@ -132,7 +142,8 @@ class _Out:
     """Bytes in pinned memory, or on their way there."""
 
     memory: PinnedMemory
-    regions: list[Region]
+    #: None once it is given back.
+    region: Region | None
     sizes: list[int]
     #: After the last copy that has touched the pinned bytes.
     last: torch.cuda.Event
@@ -147,28 +158,28 @@ class _Out:
 
     def bring(self) -> Arriving:
         """Start to copy the bytes back."""
-        device, inward = self.memory.device, self.memory.inward
-        parts = [_new(size, device) for size in self.sizes]
+        assert self.region is not None
+        device, streams = self.memory.device, self.memory.streams
+        inward = streams.inward
+        values = _new(joint_size(self.sizes), device)
         inward.wait_event(torch.cuda.current_stream(device).record_event())
         inward.wait_event(self.last)
         with torch.cuda.stream(inward):
-            for part, region in zip(parts, self.regions, strict=True):
-                _copy(region.values[: len(part)], part)
-        self.last = inward.record_event()
-        return _In(device, parts, self.last)
+            _copy(self.region.values[: len(values)], values)
+        self.last = streams.last = inward.record_event()
+        return _In(device, split(values, self.sizes), self.last)
 
     def free(self) -> None:
         """The pinned bytes may be written again, once they are copied."""
         self.settle()
-        for region in self.regions:
-            self.memory.slab.give_back(region, self.last)
-        self.regions = []
+        region, self.region = self.region, None
+        if region is not None:
+            self.memory.slab.give_back(region)
 
     def __del__(self) -> None:
         if self.parts:
             self.last.synchronize()
-        if self.regions:
-            self.free()
+        self.free()
 
 
 @dataclass(slots=True, eq=False)

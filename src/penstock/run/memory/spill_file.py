@@ -17,7 +17,7 @@ import torch
 
 from penstock.errors import SpillError, report
 from penstock.run.memory.extents import Extent, Extents, rounded
-from penstock.run.memory.parcels import Arriving, Away
+from penstock.run.memory.parcels import Arriving, Away, joint_size, split
 from penstock.run.memory.policy import in_words
 
 
@@ -32,15 +32,15 @@ class SpillFile:
     def send(self, parts: Sequence[torch.Tensor]) -> Away:
         """Start to write bytes."""
         sizes = [len(part) for part in parts]
-        extent = self._take(sum(map(rounded, sizes)))
+        extent = self._take(joint_size(sizes))
         file, worker = self._opened()
         return _Spilled(self, extent, sizes, worker.submit(_write, file, parts, extent.start))
 
     def read(self, extent: Extent, sizes: Sequence[int]) -> Arriving:
         """Start to read bytes."""
         file, worker = self._opened()
-        parts = [torch.empty(size, dtype=torch.uint8) for size in sizes]
-        return _Read(parts, worker.submit(_read, file, parts, extent.start))
+        values = torch.empty(joint_size(sizes), dtype=torch.uint8)
+        return _Read(split(values, sizes), worker.submit(_read, file, values, extent.start))
 
     def give_back(self, extent: Extent) -> None:
         """Bytes of the file may be written over."""
@@ -49,7 +49,7 @@ class SpillFile:
     def _take(self, size: int) -> Extent:
         found = self._extents.take(size)
         if found is None:
-            self._extents.grow(size)
+            self._extents.grow(rounded(size))
             found = self._extents.take(size)
         assert found is not None
         return found
@@ -138,16 +138,13 @@ def _write(file: _File, parts: Sequence[torch.Tensor], start: int) -> None:
         start += rounded(len(part))
 
 
-def _read(file: _File, parts: Sequence[torch.Tensor], start: int) -> None:
-    for part in parts:
-        remaining = part.numpy().data
-        place = start
-        while remaining:
-            count = os.preadv(file.number, [remaining], place)
-            if not count:
-                raise OSError(f"the file ends at byte {place}")
-            remaining, place = remaining[count:], place + count
-        start += rounded(len(part))
+def _read(file: _File, values: torch.Tensor, place: int) -> None:
+    remaining = values.numpy().data
+    while remaining:
+        count = os.preadv(file.number, [remaining], place)
+        if not count:
+            raise OSError(f"the file ends at byte {place}")
+        remaining, place = remaining[count:], place + count
 
 
 def _no_room(error: OSError, size: int) -> SpillError:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from penstock.run.memory.parcels import Backing, Parcel, checksum_of
+from penstock.run.memory.parcels import Backing, Parcel
 from penstock.run.memory.spill_file import SpillFile
 
 #: Bytes in memory where a policy sends everything away and names no budget: what copies need to
@@ -46,8 +46,12 @@ class Store:
 
     def __init__(self, budget: int | None) -> None:
         self.budget = budget
+        #: The part of it over which parcels are sent.
+        self.early = EARLY
         #: Bytes that are here or on their way back, now and at most.
         self.bytes = self.peak = 0
+        #: Bytes that were taken in all.
+        self.taken = 0
         #: Bytes that were sent in all, and parcels.
         self.sent_bytes = self.sent = 0
         #: Bytes of values outside of the store that share its budget.
@@ -71,10 +75,13 @@ class Store:
 
     # ---- forward ---------------------------------------------------------------------------------
 
-    def put(self, parts: list[torch.Tensor]) -> Parcel:
-        """Take bytes on one device, which nobody else writes to."""
-        made = Parcel(sum(map(len, parts)), parts[0].device, parts)
+    def put(self, tensors: list[torch.Tensor], size: int) -> Parcel:
+        """Take tensors on one device, which nobody else writes to; their storages have so many
+        bytes.
+        """
+        made = Parcel(size, tensors[0].device, tensors)
         self._count += 1
+        self.taken += size
         self._add(made)
         self._unsent[made] = None
         self._send_early()
@@ -97,7 +104,7 @@ class Store:
         """Start to send the oldest parcels, to be away when the budget is used up."""
         if self.budget is None:
             return
-        room = EARLY * (self.budget - self.beside)
+        room = self.early * (self.budget - self.beside)
         while self._unsent and self.bytes - self._copied > room:
             oldest = next(iter(self._unsent))
             if self.instead is None or not self.instead(oldest):
@@ -111,11 +118,9 @@ class Store:
         return before - self.bytes
 
     def _send(self, each: Parcel) -> None:
-        if CHECKS:
-            each.checksum = checksum_of(each.parts)
         if each.device not in self._backings:
             self._backings[each.device] = new_backing(each.device)
-        each.away = self._backings[each.device].send(each.parts)
+        each.send(self._backings[each.device], CHECKS)
         self._unsent.pop(each, None)
         self._copied += each.size
         self.sent, self.sent_bytes = self.sent + 1, self.sent_bytes + each.size
@@ -128,7 +133,7 @@ class Store:
             self._send(each)
         assert each.away is not None
         each.away.settle()
-        each.parts = []
+        each.tensors = []
         self._remove(each)
 
     # ---- backward --------------------------------------------------------------------------------
@@ -140,19 +145,17 @@ class Store:
         self._next = len(order) - 1
 
     def fetch(self, each: Parcel) -> list[torch.Tensor]:
-        """The bytes of a parcel; it stays here until `leave` or `drop`."""
+        """The tensors of a parcel; it stays here until `leave` or `drop`."""
         self._in_use.add(each)
         if not each.is_here:
             if each.arriving is None:
                 self._bring(each)
-            assert each.arriving is not None
-            each.parts, each.arriving = each.arriving.settle(), None
+            each.arrive()
             self._here[each] = None
             self._copied += each.size
-            each.check()
         self._next = min(self._next, self._places.get(each, len(self._expected)) - 1)
         self._bring_next()
-        return each.parts
+        return each.tensors
 
     def _bring_next(self) -> None:
         """Start to bring what is wanted next, as far as there is room."""
@@ -189,7 +192,7 @@ class Store:
         self._in_use.discard(each)
         self._turn_back(each)
         if each.is_here:
-            each.parts = []
+            each.tensors = []
             self._remove(each)
         if each.away is not None:
             each.away.free()

@@ -66,6 +66,8 @@ def apply_pointwise(frame: Frame, step: Step, args: Any, kwargs: Any) -> Ragged:
         operands = [item for item in args if isinstance(item, Ragged)]
     made = call(frame, step, args, kwargs)
     is_finite = all(operand.is_finite for operand in operands) and not _has_infinite(args)
+    if name in _PRODUCTS:
+        is_finite &= _has_finite_factors(operands, dims)
     return Ragged(made, dims, _zero(name, operands, args, dims), is_finite)
 
 
@@ -132,6 +134,21 @@ def _has_infinite(args: Sequence[Any]) -> bool:
     return any(isinstance(item, float) and abs(item) == float("inf") for item in args)
 
 
+def _has_finite_factors(operands: Sequence[Ragged], dims: tuple[Factors, ...]) -> bool:
+    """Whether no factor can be infinite in the padding of a product: one that is the same all along
+    a padded dimension has any numbers there, and zero times infinity is not zero.
+    """
+    places = [k - len(dims) for k, factors in enumerate(dims) if is_padded(factors)]
+    return all(
+        operand.is_finite
+        and (
+            not operand.tensor.is_floating_point()
+            or all(-k <= len(operand.dims) and is_padded(operand.dims[k]) for k in places)
+        )
+        for operand in operands
+    )
+
+
 def _zero(
     name: str, operands: Sequence[Ragged], args: Sequence[Any], dims: tuple[Factors, ...]
 ) -> frozenset[int]:
@@ -139,7 +156,7 @@ def _zero(
     rank = len(dims)
     found = [{dim + rank - len(each.dims) for dim in each.zero} for each in operands]
     if name in _PRODUCTS:
-        return frozenset().union(*found) if all(e.is_finite for e in operands) else frozenset()
+        return frozenset().union(*found) if _has_finite_factors(operands, dims) else frozenset()
     has_numbers = any(isinstance(item, int | float) and item != 0 for item in args)
     if name not in _KEEPING_ZERO or (has_numbers and name in ("add", "sub", "maximum")):
         return frozenset()

@@ -37,9 +37,9 @@ def multiply(frame: Frame, step: Step, args: Any, kwargs: Any) -> Ragged:
             left = frame.fill(left, [inner_left], 0)
         else:
             right = frame.fill(right, [inner_right], 0)
-    dims, zero = _outer(left, right, inner_left, inner_right, name)
+    dims = _outer(left, right, inner_left, inner_right, name)
     if not first:
-        return Ragged(step.target(left.tensor, right.tensor, **kwargs), dims, frozenset(zero))
+        return Ragged(step.target(left.tensor, right.tensor, **kwargs), dims)
     added = frame.finite(args[0])
     made = step.target(added.tensor, left.tensor, right.tensor, **kwargs)
     return Ragged(made, broadcast([added.dims, dims], len(dims), name))
@@ -47,17 +47,14 @@ def multiply(frame: Frame, step: Step, args: Any, kwargs: Any) -> Ragged:
 
 def _outer(
     left: Ragged, right: Ragged, inner_left: int, inner_right: int, name: str
-) -> tuple[tuple[Factors, ...], set[int]]:
-    """The dimensions of a product, and those in which it is zero because a factor is."""
+) -> tuple[Factors, ...]:
+    """The dimensions of a product. Its padding need not be zero where that of a factor is: the
+    other one may be infinite.
+    """
     dims: list[Factors] = []
-    zero: set[int] = set()
     batched = name in ("bmm", "baddbmm")
     if batched:
         dims += broadcast([left.dims[:1], right.dims[:1]], 1, name)
-        zero |= {0} & (left.zero | right.zero)
     for value, inner in ((left, inner_left), (right, inner_right)):
-        for dim in range(int(batched), len(value.dims)):
-            if dim != inner:
-                zero |= {len(dims)} if dim in value.zero else set()
-                dims.append(value.dims[dim])
-    return tuple(dims), zero
+        dims += [value.dims[k] for k in range(int(batched), len(value.dims)) if k != inner]
+    return tuple(dims)

@@ -41,7 +41,7 @@ def live_greenlets() -> int:
 
 
 @pytest.fixture(autouse=True)
-def _no_greenlet_is_left() -> Iterator[None]:
+def _no_greenlet_is_left(young_objects_only: None) -> Iterator[None]:
     before = live_greenlets()
     yield
     assert live_greenlets() <= max(before, 1)

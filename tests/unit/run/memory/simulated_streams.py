@@ -103,10 +103,11 @@ def simulated_streams(seed: int) -> Iterator[Streams]:
         patch.setattr(torch.cuda, "current_stream", lambda device=None: streams.current)
         patch.setattr(torch.cuda, "stream", streams.on)
         patch.setattr(torch.cuda, "Stream", streams.new)
-        pair = streams.new(), streams.new()
+        pair = pinned.CopyStreams(streams.new(), streams.new())
         patch.setattr(pinned, "copy_streams", lambda device: pair)
         patch.setattr(pinned, "_copy", streams.copy)
         patch.setattr(pinned, "_pinned", lambda count: torch.zeros(count, dtype=torch.uint8))
-        patch.setattr(pinned, "_slab", pinned.Slab())
+        slab = pinned.Slab()
+        patch.setattr(pinned, "slab_of", lambda device: slab)
         patch.setattr(pinned, "PIECE", 1024)
         yield streams

@@ -29,7 +29,7 @@ def test_bytes_come_back_though_their_memory_is_used_again(seed):
             streams.launch(lambda part=part, number=number: part.fill_(number + 1))
             expected.append(number + 1)
             originals.append(part)
-            parcels.append(store.put([part]))
+            parcels.append(store.put([part], len(part)))
             for left, parcel in zip(originals, parcels, strict=True):
                 if not parcel.is_here:
                     streams.launch(lambda left=left: left.zero_())
@@ -42,7 +42,7 @@ def test_bytes_come_back_though_their_memory_is_used_again(seed):
             streams.launch(lambda part=part: part.zero_())
         streams.finish()
         assert seen == [[value] for value in reversed(expected)]
-        assert all(extents.used == 0 for extents in pinned._slab.extents)
+        assert all(extents.used == 0 for extents in pinned.slab_of(CPU).extents)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -59,7 +59,7 @@ def test_pinned_bytes_are_written_again_only_after_they_are_read(seed):
         values = [arriving.settle()[0] for arriving in found]
         streams.finish()
         assert [each.unique().tolist() for each in values] == [[k + 1] for k in range(8)]
-        assert len(pinned._slab.pieces) == 1
+        assert len(pinned.slab_of(CPU).pieces) == 1
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -83,7 +83,7 @@ def test_memory_of_a_copy_that_nobody_waits_for_is_kept_until_it_is_done():
         arriving = away.bring()
         del arriving, away  # waits: otherwise the bytes might be given to others
         assert not any(stream.work for stream in streams.all[1:])
-        assert pinned._slab.extents[0].used == 0
+        assert pinned.slab_of(CPU).extents[0].used == 0
 
 
 def test_too_little_pinned_memory_is_an_error_that_says_what_to_do(monkeypatch):

@@ -9,7 +9,7 @@ import torch
 
 from penstock.errors import InternalError
 from penstock.run.memory import store as store_module
-from penstock.run.memory.parcels import checksum_of, compact, pack, storage_sizes
+from penstock.run.memory.parcels import Extensions, checksum_of, pack, storage_sizes
 from penstock.run.memory.store import Store
 
 
@@ -56,13 +56,14 @@ def backing(monkeypatch) -> Iterator[Fake]:
     return made
 
 
-def page(number: int, size: int = 100) -> list[torch.Tensor]:
-    return [torch.full((size,), number, dtype=torch.uint8)]
+def put(store: Store, number: int):
+    """A parcel of 100 bytes."""
+    return store.put([torch.full((100,), number, dtype=torch.uint8)], 100)
 
 
 def test_all_stays_where_there_is_no_budget(backing):
     store = Store(None)
-    parcels = [store.put(page(k)) for k in range(10)]
+    parcels = [put(store, k) for k in range(10)]
     assert all(parcel.is_here for parcel in parcels)
     assert backing.log == []
     assert store.bytes == store.peak == 1000
@@ -70,10 +71,10 @@ def test_all_stays_where_there_is_no_budget(backing):
 
 def test_the_oldest_leave_first_and_are_sent_before_they_must(backing):
     store = Store(400)
-    parcels = [store.put(page(k)) for k in range(4)]
+    parcels = [put(store, k) for k in range(4)]
     assert backing.log == ["send 0"]  # three quarters are full
     assert all(parcel.is_here for parcel in parcels)
-    parcels.append(store.put(page(4)))
+    parcels.append(put(store, 4))
     assert backing.log == ["send 0", "send 1", "settle 0"]
     assert [parcel.is_here for parcel in parcels] == [False, True, True, True, True]
     assert store.bytes == 400
@@ -82,7 +83,7 @@ def test_the_oldest_leave_first_and_are_sent_before_they_must(backing):
 
 def test_the_next_ones_come_before_they_are_wanted_in_reverse_order(backing):
     store = Store(400)
-    parcels = [store.put(page(k)) for k in range(8)]
+    parcels = [put(store, k) for k in range(8)]
     backing.log.clear()
     store.expect(parcels[::-1])
     for number, parcel in reversed(list(enumerate(parcels))):
@@ -98,7 +99,7 @@ def test_the_next_ones_come_before_they_are_wanted_in_reverse_order(backing):
 
 def test_a_parcel_larger_than_the_budget_comes_alone(backing):
     store = Store(50)
-    first, second = store.put(page(0)), store.put(page(1))
+    first, second = put(store, 0), put(store, 1)
     assert store.bytes == 0
     store.expect([second, first])
     store.fetch(second)
@@ -111,7 +112,7 @@ def test_a_parcel_larger_than_the_budget_comes_alone(backing):
 
 def test_what_is_left_leaves_again_without_a_second_copy(backing):
     store = Store(0)
-    parcel = store.put(page(0))
+    parcel = put(store, 0)
     for _ in range(2):
         store.expect([parcel])
         store.fetch(parcel)
@@ -125,7 +126,7 @@ def test_what_is_left_leaves_again_without_a_second_copy(backing):
 
 def test_what_was_brought_and_is_not_wanted_leaves_at_rest(backing):
     store = Store(300)
-    parcels = [store.put(page(k)) for k in range(6)]
+    parcels = [put(store, k) for k in range(6)]
     store.expect(parcels[::-1])
     store.fetch(parcels[5])
     store.drop(parcels[5])
@@ -138,7 +139,7 @@ def test_what_was_brought_and_is_not_wanted_leaves_at_rest(backing):
 
 def test_with_the_last_parcel_goes_the_backing(backing):
     store = Store(0)
-    parcels = [store.put(page(k)) for k in range(3)]
+    parcels = [put(store, k) for k in range(3)]
     for parcel in parcels:
         store.drop(parcel)
     assert not store._backings
@@ -147,7 +148,7 @@ def test_with_the_last_parcel_goes_the_backing(backing):
 
 def test_half_of_all_leaves_when_an_allocation_fails(backing):
     store = Store(None)
-    parcels = [store.put(page(k)) for k in range(6)]
+    parcels = [put(store, k) for k in range(6)]
     assert store.shrink() == 300
     assert [parcel.is_here for parcel in parcels] == [False] * 3 + [True] * 3
     assert Store(None).shrink() == 0
@@ -156,7 +157,7 @@ def test_half_of_all_leaves_when_an_allocation_fails(backing):
 def test_changed_bytes_are_found_where_somebody_looks(backing, monkeypatch):
     monkeypatch.setattr(store_module, "CHECKS", True)
     store = Store(0)
-    parcel = store.put(page(0))
+    parcel = put(store, 0)
     parcel.away.copies[0][7] = 1
     with pytest.raises(InternalError, match="came back changed"):
         store.fetch(parcel)
@@ -180,8 +181,8 @@ def test_views_come_back_as_they_were():
 def test_a_small_part_of_a_storage_travels_alone():
     base = torch.arange(60.0).reshape(10, 6)
     whole = [base[:, :3], base[:, 3:]]
-    assert all(a is b for a, b in zip(compact(whole), whole, strict=True))
-    (part,) = compact([base[2:4]])
+    assert all(a is b for a, b in zip(Extensions(whole).compact(whole), whole, strict=True))
+    (part,) = Extensions([base[2:4]]).compact([base[2:4]])
     assert torch.equal(part, base[2:4])
     assert part.stride() == base.stride()
     assert part.untyped_storage().nbytes() == part.nbytes

@@ -1,0 +1,169 @@
+"""`auto` for a program that has run before: what its pages save, and whether they leave.
+
+What one call has saved, and how long it took, is known to the next. A page either saves all that
+its backward half reads, or only the rows that its launch has read: what is computed from them, such
+as the gates of a cell, is then computed again as part of the backward half. Pages of either kind
+are kept if they fit into the budget, and swapped otherwise; or segments run again. The way that is
+predicted to take the least time is taken. Predictions may be wrong: the budget holds all the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from time import perf_counter
+from typing import NamedTuple
+
+import torch
+
+from penstock.autodiff.bounded.strategies import Swapping
+from penstock.autodiff.tape import Entry
+from penstock.run.memory.costs import Bandwidth, DeviceTimer, bandwidth_of
+from penstock.run.memory.policy import Policy, in_words
+from penstock.run.memory.store import EARLY
+from penstock.run.prepared import Prepared
+from penstock.run.recording import building_time
+
+#: The backward half of a launch takes so many times as long as the forward one, about.
+BACKWARD = 2.0
+
+#: What it takes to compute again inside of backward halves, and by running segments again, in times
+#: of the forward pass.
+INSIDE, SEGMENTS = 0.4, 1.1
+
+
+class Saved(NamedTuple):
+    """Bytes and pages that calls of a program save."""
+
+    everything: int
+    rows: int
+    pages: int
+    device: torch.device
+
+
+@dataclass(slots=True, eq=False)
+class History:
+    """What earlier calls of a program have saved, and how long their forward passes took."""
+
+    saved: Saved
+    watch: Stopwatch | None
+    seconds: float = inf
+
+    def learn(self, size: int, *, saves_rows: bool) -> None:
+        """A call has saved so many bytes; the other kind of page would have saved in proportion."""
+        known = self.saved.rows if saves_rows else self.saved.everything
+        times = size / known if known else 1.0
+        self.saved = self.saved._replace(
+            everything=round(self.saved.everything * times), rows=round(self.saved.rows * times)
+        )
+
+    def look(self) -> bool:
+        """Whether a time is known; of several passes the fastest counts: others have waited for
+        copies.
+        """
+        seconds = None if self.watch is None else self.watch.seconds()
+        if seconds is not None:
+            self.seconds, self.watch = min(self.seconds, seconds), None
+        return self.seconds < inf
+
+
+class Stopwatch:
+    """Times a forward pass, on a GPU without waiting for it; what is built on the way is not part
+    of it.
+    """
+
+    def __init__(self, device: torch.device | None) -> None:
+        self._began, self._built = perf_counter(), building_time.seconds
+        self._timer = None if device is None else DeviceTimer(device)
+        self._host = 0.0
+        self._apart = 0.0
+
+    def stop(self) -> None:
+        """The pass is over."""
+        self._apart = building_time.seconds - self._built
+        self._host = perf_counter() - self._began - self._apart
+        if self._timer is not None:
+            self._timer.stop()
+
+    def seconds(self) -> float | None:
+        """How long it took; None while a device is not done."""
+        if self._timer is None:
+            return self._host
+        known = self._timer.seconds()
+        return None if known is None else max(known - self._apart, self._host)
+
+
+class Way(NamedTuple):
+    """One way to stay inside the budget."""
+
+    name: str
+    saves_rows: bool
+    is_kept: bool
+    #: Predicted, beyond those of keeping everything.
+    seconds: float
+
+
+def find_ways(history: History, budget: int, bandwidth: Bandwidth) -> list[Way]:
+    """All ways, the one to take first."""
+    saved, forward = history.saved, history.seconds
+    again = INSIDE * forward
+
+    def moving(size: int) -> float:
+        """What copies of all that does not fit take: the host to ask for them, and the copies
+        beyond the launches beside them.
+        """
+        more = max(0, size - budget)
+        copies = -(-saved.pages * more // max(size, 1))
+        out, back = bandwidth.seconds(more, 0)
+        exposed = max(0.0, out - forward) + max(0.0, back - BACKWARD * forward)
+        return exposed + 2 * copies * bandwidth.start
+
+    ways = [
+        Way("all is swapped", False, False, moving(saved.everything)),
+        Way("rows are swapped", True, False, again + moving(saved.rows)),
+        Way("segments run again", False, False, SEGMENTS * forward),
+    ]
+    if saved.rows <= budget:
+        ways.insert(0, Way("rows are kept", True, True, again))
+    if saved.everything <= budget:
+        ways.insert(0, Way("all is kept", False, True, 0.0))
+    return sorted(ways, key=lambda way: way.seconds)
+
+
+class Predicted(Swapping):
+    """Pages go to the store, as an earlier call suggests."""
+
+    def __init__(self, policy: Policy, history: History, ways: list[Way]) -> None:
+        super().__init__(policy)
+        self.history, self.ways = history, ways
+        #: Sending early is for those who must send.
+        self.store.early = 1.0 if self.way.is_kept else EARLY
+
+    @property
+    def way(self) -> Way:
+        """The way that is taken."""
+        return self.ways[0]
+
+    def fits(self, size: int | None) -> bool:
+        """Whether pages of so many bytes, if that is known, may all be kept."""
+        assert self.policy.budget is not None
+        return size is not None and size <= self.policy.budget and self.way.is_kept
+
+    def explain(self) -> str:
+        """What was chosen, and why."""
+        saved = self.history.saved
+        others = ", ".join(f"{way.name} {1e3 * way.seconds:.3g} ms" for way in self.ways)
+        again = " and the rest is computed again in backward halves" if self.way.saves_rows else ""
+        return (
+            f"Memory ({self.policy}): {self.way.name}{again}. An earlier call needed "
+            f"{in_words(saved.everything)} for all that backward reads, {in_words(saved.rows)} for "
+            f"the rows that launches read. Predicted beyond keeping all: {others} "
+            f"({bandwidth_of(saved.device)}; forward {1e3 * self.history.seconds:.3g} ms)."
+        )
+
+
+class Fitting(Predicted):
+    """Pages stay with the tape: all of them are known to fit."""
+
+    def after(self, run: object, step: Prepared, entry: Entry, seconds: float) -> None:
+        """Nothing has to be done."""

@@ -1,0 +1,155 @@
+"""Which plans are poured into templates: those of programs that come with a fresh plan every time.
+
+A template is made when a few plans have come that a cache did not know. It is made anew, with more
+room, for a plan that does not fit; a program whose plans rarely fit is left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from penstock.plan.outcome import Extent, Outcome
+from penstock.plan.outline import Outline, fit, launches_of, outline_of, roomy, widened
+from penstock.plan.schedule import Instruction, Integers, Launch
+from penstock.run.fused.setting import Fusion
+from penstock.run.templates.template import Poured, Template
+
+if TYPE_CHECKING:
+    from penstock.run.engine import Columns, Run
+
+log = logging.getLogger("penstock")
+
+#: Plans that are seen before a template is made for their like.
+SEEN = 3
+#: Templates of one program, and how often one is made: at first, and once more for so many plans.
+MOST_TEMPLATES, FIRST, PLANS_A_TEMPLATE = 2, 6, 16
+
+_making = threading.RLock()
+
+
+@dataclass(slots=True, eq=False)
+class _Candidate:
+    """What is known of the plans of one kind."""
+
+    stages: Outline = ()
+    ends: tuple[int, ...] = ()
+    plans: int = 0
+    made: int = 0
+    template: Template | None = None
+    is_hopeless: bool = False
+
+    def widen(self, outline: Outline, extents: Sequence[Extent]) -> None:
+        """There must be room for one more plan."""
+        self.stages = widened(self.stages, outline)
+        ends = self.ends or (0,) * len(extents)
+        pairs = zip(ends, extents, strict=True)
+        self.ends = tuple(e if e >= extent.end else roomy(extent.end) for e, extent in pairs)
+        self.template = None
+
+    @property
+    def may_be_made(self) -> bool:
+        """Whether a template may be made for the next plan."""
+        return self.plans > SEEN and self.made < FIRST + self.plans // PLANS_A_TEMPLATE
+
+
+class Templates:
+    """The templates of a program."""
+
+    def __init__(self, devices: Collection[str]) -> None:
+        self._devices = tuple(map(torch.device, devices))
+        self._candidates: dict[Hashable, _Candidate] = {}
+
+    @property
+    def device(self) -> torch.device | None:
+        """The one device that values are made on, if its work is worth capturing."""
+        if Fusion.mode == "never" or len(self._devices) != 1:
+            return None
+        return self._devices[0] if has_graphs(self._devices[0]) else None
+
+    def run(
+        self,
+        run: Run,
+        window: Sequence[Instruction],
+        instances: Sequence[Integers],
+        outcome: Outcome,
+        columns: Columns,
+    ) -> Poured | None:
+        """Run a plan in a template; None where it must be run the plain way."""
+        is_watched = run.recorder is not None and run.recorder.profiles
+        device = self.device
+        if is_watched or device is None or torch.are_deterministic_algorithms_enabled():
+            return None
+        launches = launches_of(window)
+        if not launches:
+            return None
+        with _making, torch.inference_mode(False), torch.no_grad():
+            try:
+                return self._run(run, launches, instances, outcome, columns, device)
+            except Exception as problem:  # torch tells in many ways that work cannot be captured
+                log.info("fresh plans run without a CUDA graph: %s", problem)
+                self._candidate(run, outcome).is_hopeless = True
+                run.arenas, run.uniforms = [], {}
+                return None
+
+    def _run(
+        self,
+        run: Run,
+        launches: Sequence[Launch],
+        instances: Sequence[Integers],
+        outcome: Outcome,
+        columns: Columns,
+        device: torch.device,
+    ) -> Poured | None:
+        candidate = self._candidate(run, outcome)
+        outline = None if candidate.is_hopeless else outline_of(launches)
+        if outline is None:
+            return None
+        stages = self._stages(candidate, outline, outcome.extents)
+        if stages is None:
+            return None
+        template = candidate.template
+        if template is None:
+            self._make_room(candidate)
+            kinds = tuple(extent.kind for extent in outcome.extents)
+            template = Template(run, candidate.stages, kinds, candidate.ends, device)
+            candidate.template, candidate.made = template, candidate.made + 1
+        elif not template.is_free_for(run):
+            return None
+        plan = Poured(template, launches, instances, stages)
+        template.pour(run, plan, columns, outcome.adopted)
+        return plan
+
+    def _stages(
+        self, candidate: _Candidate, outline: Outline, extents: Sequence[Extent]
+    ) -> list[int] | None:
+        """The stages of a template that has room for the plan, or could be made now."""
+        candidate.plans += 1
+        has_room = all(e >= extent.end for e, extent in zip(candidate.ends, extents))
+        stages = fit(candidate.stages, outline) if has_room else None
+        if stages is None:
+            candidate.widen(outline, extents)
+            stages = fit(candidate.stages, outline)
+        is_there = candidate.template is not None or candidate.may_be_made
+        return stages if is_there else None
+
+    def _candidate(self, run: Run, outcome: Outcome) -> _Candidate:
+        kinds = tuple(extent.kind for extent in outcome.extents)
+        key = (run.purpose, run.count.bit_length(), kinds)
+        return self._candidates.setdefault(key, _Candidate())
+
+    def _make_room(self, wanted: _Candidate) -> None:
+        """Memory is bounded: the template that was made first goes."""
+        held = [c for c in self._candidates.values() if c.template is not None and c is not wanted]
+        if len(held) >= MOST_TEMPLATES:
+            held[0].template = None
+
+
+def has_graphs(device: torch.device) -> bool:
+    """Whether work on a device is worth capturing."""
+    return device.type == "cuda"

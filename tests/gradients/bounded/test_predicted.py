@@ -1,0 +1,115 @@
+"""`auto` for a program that has run before: which way it takes, and that each leads to the same
+gradients.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import penstock as ps
+from penstock.autodiff.bounded import runs as runs_module
+from penstock.autodiff.bounded.predicting import Fitting, History, Predicted, Saved, Way, find_ways
+from penstock.run.memory.costs import Bandwidth
+from tests.fused import fused_without_compiler
+from tests.gradients.bounded.runs import bounded_runs
+
+pytestmark = pytest.mark.usefixtures("interpreted_loops")
+
+MIB = 1 << 20
+KEPT = Saved(600 * MIB, 200 * MIB, 100, torch.device("cpu"))
+
+
+def chosen(budget, bandwidth, seconds=1.0):
+    return find_ways(History(KEPT, None, seconds), budget, bandwidth)[0].name
+
+
+def test_the_way_follows_from_budget_and_bandwidth():
+    fast, slow = Bandwidth(1e12, 1e12, 0.0), Bandwidth(1e7, 1e7, 0.0)
+    assert chosen(600 * MIB, slow) == "all is kept"
+    assert chosen(599 * MIB, fast) == "all is swapped"
+    assert chosen(400 * MIB, slow) == "rows are kept"
+    assert chosen(100 * MIB, slow) == "segments run again"
+    middle = Bandwidth(2e8, 2e8, 0.0)  # rows hide beside launches, the rest does not
+    assert chosen(100 * MIB, middle) == "rows are swapped"
+
+
+def test_copies_cost_the_host_something_though_they_hide():
+    assert chosen(400 * MIB, Bandwidth(1e12, 1e12, 0.1)) == "rows are kept"
+
+
+@ps.function
+def gated(xs, w):
+    """A cell with gates that are computed again."""
+
+    def step(h, c, x):
+        i, f, g = ((x + h) @ w).chunk(3, -1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        return torch.tanh(c), c
+
+    h = c = xs[0] * 0
+    for x in xs:
+        h, c = step(h, c, x)
+    return h
+
+
+@pytest.fixture
+def w():
+    return torch.randn(6, 18, generator=torch.Generator().manual_seed(0)).mul_(0.4).requires_grad_()
+
+
+def sequences(*lengths):
+    draw = torch.Generator().manual_seed(1)
+    return [torch.randn(length, 6, generator=draw).requires_grad_() for length in lengths]
+
+
+def train(w, policy="keep", budget=None):
+    """The strategy of a call, its gradients, and what a profile says."""
+    given = sequences(7, 4, 9)
+    with bounded_runs() as runs, ps.profile() as profile, ps.memory(policy, budget=budget):
+        rows = gated.map(given, ps.shared(w))
+    loss = sum((row * torch.arange(1.0, 7.0)).sum() for row in rows)
+    found = torch.autograd.grad(loss, [*given, w])
+    return runs[0].strategy if runs else None, found, profile.explain()
+
+
+WAYS = [
+    Way("all is kept", False, True, 0.0),
+    Way("rows are kept", True, True, 0.0),
+    Way("all is swapped", False, False, 0.0),
+    Way("rows are swapped", True, False, 0.0),
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_every_way_gives_the_gradients(way, is_fused, w, monkeypatch):
+    expected = train(w)[1]
+    train(w, "auto", "1MiB")  # from now on something is known
+    monkeypatch.setattr(runs_module, "find_ways", lambda *facts: [way])
+    budget = "1MiB" if way.is_kept else 300
+    with fused_without_compiler() if is_fused else ps.profile():
+        for _ in range(2):
+            strategy, found, text = train(w, "auto", budget)
+            assert way.name in text
+            assert (strategy.store.sent > 0) == (not way.is_kept)
+            torch.testing.assert_close(found, expected)
+    assert type(strategy) is (Fitting if way.is_kept else Predicted)
+
+
+def test_pages_of_rows_take_a_fraction(w, monkeypatch):
+    train(w, "auto", "1MiB")
+    sizes = []
+    for way in WAYS[2:]:
+        monkeypatch.setattr(runs_module, "find_ways", lambda *facts, way=way: [way])
+        sizes.append(train(w, "auto", 300)[0].store.taken)
+    assert sizes[1] < 0.6 * sizes[0]
+
+
+def test_a_longer_call_than_was_predicted_stays_inside_the_budget(w, monkeypatch):
+    train(w, "auto", "1MiB")
+    monkeypatch.setattr(runs_module, "find_ways", lambda *facts: WAYS[:1])
+    strategy, found, _ = train(w, "auto", 2000)
+    assert strategy.store.sent
+    assert strategy.store.peak < 2000 + 1000
+    torch.testing.assert_close(found, train(w)[1])
