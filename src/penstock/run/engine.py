@@ -38,6 +38,7 @@ from penstock.plan.schedule import (
     Schedule,
 )
 from penstock.run.blocks import RunnableBlock
+from penstock.run.collector import collector_waits
 from penstock.run.faults import Numbers, note_uniform, user_errors
 from penstock.run.graphs import CapturedPlan, Graphs
 from penstock.run.inputs import install_inputs, read_inputs
@@ -344,12 +345,13 @@ class Run(Runner):
         window: list[Instruction] = []
         is_over = False
         try:
-            while len(window) < self.window:
-                item = steps.send(answer)
-                answer = None
-                window.append(item)
-                if isinstance(item, Read):
-                    break
+            with collector_waits():
+                while len(window) < self.window:
+                    item = steps.send(answer)
+                    answer = None
+                    window.append(item)
+                    if isinstance(item, Read):
+                        break
         except StopIteration:
             is_over = True
         if self.recorder is not None:
