@@ -12,7 +12,7 @@ BENCH ?=
 BIN := .venv/bin
 STAMP := .venv/penstock-setup
 
-.PHONY: setup demo test browser docs fuzz bench clean
+.PHONY: setup demo test checks browser docs fuzz bench clean
 
 setup: $(STAMP)
 
@@ -26,11 +26,15 @@ $(STAMP): pyproject.toml
 demo: setup
 	$(BIN)/penstock demo
 
-test: setup docs
+# A worker keeps to neighbouring tests, which share what they have built, until it has none left.
+test: setup
+	$(MAKE) --jobs 2 docs checks
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -rs
+
+checks: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n $(WORKERS) -rs
 
 # The site is in build/site; warnings are errors.
 docs: setup

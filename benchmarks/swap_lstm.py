@@ -127,9 +127,8 @@ def terms(trials: Mapping[int, Mapping[str, Trial | None]], options: argparse.Na
 
 def saved_bytes(length: int, options: argparse.Namespace) -> int:
     """Bytes that keeping saves: four gates, tanh of c, c, and the operand of the product."""
-    floats: int = 6 * options.hidden + options.hidden + options.inputs
-    rows: int = length * options.batch
-    return 4 * rows * floats
+    floats: int = 7 * options.hidden + options.inputs
+    return 4 * length * int(options.batch) * floats
 
 
 def measure(options: argparse.Namespace) -> Iterator[Figures]:

@@ -4,8 +4,9 @@ A binary Tree-LSTM (embedding 300) on CUDA, forward and backward, or forward alo
 TF32 products, as training code uses them. A fresh structure is planned at every step, by the
 hand-batched programs under torch autograd as well. The bound is a schedule made by hand, with
 arenas and a backward pass written out, captured in one CUDA graph: it costs the host nothing, and
-it runs for these trees only. A known plan has been run ten times before. Does nothing where there
-is no CUDA device.
+it runs for these trees only. A known plan has been run ten times before. Batches that the worker of
+a DataLoader has prepared (`f.collate`, or levels by hand) come with their structure. Does nothing
+where there is no CUDA device.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ from benchmarks.baselines.products import Products
 from benchmarks.baselines.training import Forward, loss_and_gradients, warm_up
 from benchmarks.harness import Comparison, compare
 from benchmarks.script import run_script
-from benchmarks.tree_subject import KNOWN, REFERENCE, TreeSubject, add_tree_options, subjects
+from benchmarks.tree_subject import (
+    KNOWN,
+    LOADED,
+    REFERENCE,
+    TreeSubject,
+    add_tree_options,
+    subjects,
+)
 
 BOUND = "one CUDA graph"
 READY = "arena by hand, plan ready"
@@ -32,7 +40,8 @@ READY = "arena by hand, plan ready"
 MANY = 100
 
 NOTES = {
-    "structure": "timed, but not for `known plan`, `plan ready` and the bound, which have it ready",
+    "structure": "timed, but not for `known plan`, `plan ready`, what a loader has prepared "
+    "and the bound, which have it ready",
     "bound": "the schedule `arena by hand` in one CUDA graph",
 }
 
@@ -51,7 +60,7 @@ def candidates_of(subject: TreeSubject, weights: Tensor | None) -> dict[str, Cal
     def run_schedule(schedule: ArenaSchedule) -> Any:
         return schedule.infer() if weights is None else schedule.train(weights)
 
-    ways = subject.forwards()
+    ways = {**subject.forwards(), **subject.loaded()}
     if len(subject.trees) > MANY:
         del ways["per sample (a)"]
     return {
@@ -67,7 +76,7 @@ def measure_batch(subject: TreeSubject, hidden: int, mode: str, rounds: int) -> 
     device = subject.model.leaf_gates.weight.device
     candidates = candidates_of(subject, torch.randn(hidden, device=device) if training else None)
     candidates[BOUND] = CapturedCall(candidates[READY])
-    warm_up([candidates[KNOWN]])
+    warm_up([candidates[name] for name in ("penstock", LOADED, KNOWN)])
     products = Products(subject.layers(), device)
     left_out = {"per sample (a)": f"slow, see batches up to {MANY}"} if batch > MANY else {}
     return compare(

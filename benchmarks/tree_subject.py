@@ -26,6 +26,8 @@ from penstock.data import Tree, random_binary_trees
 REFERENCE = "by level, needed (b+)"
 KNOWN = "penstock, known plan"
 COMPILED = "by level, needed, compiled (c+)"
+LOADED = "penstock, collated by a loader"
+LEVELS_LOADED = "by level, needed, levels from a loader"
 
 NOTES = {
     "structure": "timed for every candidate but `known plan`, whose trees were seen before",
@@ -71,6 +73,15 @@ class TreeSubject:
             found["by level, compiled (c)"] = lambda: tree_lstm.by_level(twin, levels_of(trees))
             found[COMPILED] = lambda: tree_lstm.by_level_needed(twin, needed_levels_of(trees))
         return found
+
+    def loaded(self) -> dict[str, Forward]:
+        """Ways to run batches whose structure a DataLoader's worker has prepared."""
+        model, program = self.model, self.model.forward
+        batch, levels = program.collate(self.trees), needed_levels_of(self.trees)
+        return {
+            LOADED: planned_anew(lambda: program.map(batch, out="stack")),
+            LEVELS_LOADED: lambda: tree_lstm.by_level_needed(model, levels),
+        }
 
     def schedule(self) -> ArenaSchedule:
         """The schedule made by hand for these trees."""

@@ -60,7 +60,7 @@ CANDIDATES = {
 }
 
 #: Scripts that compare no candidates, and so draw no bars.
-WITHOUT_BARS = {"distributed_loop", "granularity", "recording", "tracing"}
+WITHOUT_BARS = {"distributed_loop", "granularity", "recording", "swap_lstm", "tracing"}
 
 
 @pytest.fixture(autouse=True)

@@ -141,6 +141,28 @@ def test_a_second_backward_is_the_error_of_torch():
         loss.backward()
 
 
+def test_so_it_is_after_another_run_has_taken_the_graph():
+    twin = Twin()
+    twin.warm(train(twin.inputs(0)))
+    loss = sum(loss for _, loss in ps.map(twin.model, twin.inputs(1)))
+    loss.backward()
+    other = sum(loss for _, loss in ps.map(twin.model, twin.inputs(2)))
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+    other.backward()
+
+
+def test_instances_go_backward_one_by_one():
+    twin = Twin()
+
+    def one_by_one(model):
+        weights = list(model.parameters())
+        return [torch.autograd.grad(loss, weights) for _, loss in ps.map(model, twin.inputs(1))]
+
+    twin.warm(one_by_one)
+    torch.testing.assert_close(*twin.both(one_by_one))
+
+
 def test_a_weight_changed_between_forward_and_backward_is_the_error_of_torch():
     twin = Twin()
     twin.warm(train(twin.inputs(0)))

@@ -9,7 +9,7 @@ import torch
 
 from penstock.autodiff.anomalies import place_of
 from penstock.autodiff.bounded.reversal import rest, reversal_of
-from penstock.autodiff.captured_ways import replay_way
+from penstock.autodiff.captured_ways import replay_way, require_values
 from penstock.autodiff.ends import Ends
 from penstock.autodiff.poured import go_poured_way
 from penstock.autodiff.replay import replay_gradients
@@ -23,6 +23,7 @@ def go_backward(ends: Ends, grads: Sequence[torch.Tensor | None]) -> Sequence[to
     inside a backward pass of torch.
     """
     keep = keeps_graph() or ends.is_one_of_several
+    require_values(ends.run)
     recorder = ends.run.recorder
     checks_nan = looks_for_nan() or (recorder is not None and recorder.checks_nan)
     try:

@@ -8,14 +8,14 @@ values that the forward graph has left.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from penstock.autodiff.reverse import Reversal
-from penstock.autodiff.tape import Entry, Page, TapedRun
+from penstock.autodiff.tape import Entry, Page, TapedRun, Taping, second_backward
 from penstock.autodiff.versions import check_version
 from penstock.autodiff.way_back import WayBack
 from penstock.run.capturing import capture
@@ -67,10 +67,16 @@ def replay_way(ends: Ends, way: WayBack, put: Callable[[Reversal], None]) -> Rev
     if found is None:
         return None
     replayed = found.replay(run, put)
-    for page in _pages(ends.entries):
-        page.use(None, is_last=True)
-    captured.let_go()
+    if _use(ends.entries, way):
+        captured.let_go()
     return replayed
+
+
+def require_values(run: Taping) -> None:
+    """Raise torch's error where another run has written over the values that one has left."""
+    captured = run.captured if isinstance(run, TapedRun) else None
+    if captured is not None and not captured.is_held_by(run):
+        raise second_backward()
 
 
 def _capture(
@@ -81,6 +87,17 @@ def _capture(
     except Exception as problem:  # torch tells in many ways that a call cannot be captured
         log.info("a way back runs without a CUDA graph: %s", problem)
         return None
+
+
+def _use(entries: Sequence[Entry], way: WayBack) -> bool:
+    """Note which rows have gone backward; False where others of their launches may still do so."""
+    is_over = True
+    for entry, step in zip(reversed(entries), way.steps, strict=True):
+        if isinstance(entry, Page) and isinstance(step, tuple) and step:
+            for half in step:
+                entry.use(half.index, is_last=True)
+            is_over &= entry.is_used_up
+    return is_over
 
 
 def _pages(entries: Iterable[Entry]) -> Iterable[Page]:

@@ -88,11 +88,7 @@ class Page:
         chosen = slice(None) if index is None else index
         used = self.consumed
         if used is True or (used is not None and used[chosen].any()):
-            raise RuntimeError(
-                "Trying to backward through the graph a second time (or directly access saved "
-                "tensors after they have already been freed). Specify retain_graph=True if you "
-                "need to backward through the graph a second time."
-            )
+            raise second_backward()
         if is_last and index is None:
             self.consumed = True
         elif is_last:
@@ -165,6 +161,15 @@ class Page:
         assert self.form is not None
         where = torch.from_numpy(index).to(values.device, non_blocking=True)
         return self.form.saved[position].select(values, self.rows, where)
+
+
+def second_backward() -> RuntimeError:
+    """The error of torch about values that are gone."""
+    return RuntimeError(
+        "Trying to backward through the graph a second time (or directly access saved "
+        "tensors after they have already been freed). Specify retain_graph=True if you "
+        "need to backward through the graph a second time."
+    )
 
 
 #: One step of a tape.

@@ -80,6 +80,10 @@ class CapturedPlan:
                 run.uniforms[number] = run.captures[uniform.node.operation.index]
         run.take_traces(self.traces)
 
+    def is_held_by(self, run: object) -> bool:
+        """Whether its values are those of a run."""
+        return self.holder is not None and self.holder() is run
+
     def let_go(self) -> None:
         """The run needs it no more."""
         self.holder = None

@@ -30,7 +30,7 @@ class Pieces(list[torch.Tensor]):
 
     def __init__(self, joined: torch.Tensor, lengths: Sequence[int]) -> None:
         super().__init__(torch.split(joined, list(lengths)))
-        self.joined = joined
+        self.joined, self.lengths = joined, np.array(lengths, np.int64)
 
 
 def read_inputs(run: Run, columns: Columns) -> CallInputs:
@@ -123,6 +123,8 @@ def _flattened(column: Column) -> torch.Tensor:
 
 def _lengths(column: Column) -> Integers:
     """How many elements each instance has."""
+    if isinstance(column, Pieces):
+        return column.lengths
     if isinstance(column, torch.Tensor):
         return np.full(column.shape[0], column.shape[1], np.int64)
     return np.fromiter((shape[0] for shape in map(_SHAPE, column)), np.int64, len(column))

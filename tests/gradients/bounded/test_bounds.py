@@ -96,7 +96,7 @@ def test_what_a_swapped_loop_holds_does_not_grow_with_it(weights):
 def test_what_a_recomputed_loop_holds_grows_with_the_root_of_its_length(
     weights, fixed, monkeypatch
 ):
-    monkeypatch.setattr("penstock.autodiff.bounded.strategies.LEAST_SEGMENT", VALUE)
+    monkeypatch.setattr("penstock.autodiff.bounded.recomputing.LEAST_SEGMENT", VALUE)
     short, long = (train("recompute", None, n, weights)[0] - fixed for n in (50, 450))
     kept = train("keep", None, 450, weights)[0] - fixed
     assert long < 4.5 * short  # nine times the length: three times the memory
@@ -122,3 +122,17 @@ def test_nothing_is_held_when_backward_is_over(weights):
         assert store.bytes == 0
         assert not store._backings
         assert not store._here
+
+
+def test_rows_at_the_cuts_count_too(weights, fixed):
+    """A budget under which segments are one launch long: their rows are folded away."""
+    found = {}
+    for length in (100, 400):
+        with bounded_runs() as runs:
+            found[length] = train("recompute", LAUNCH, length, weights)
+        assert runs[0].strategy.level > 2
+    live, store, gradients = found[400]
+    assert store <= 3 * LAUNCH
+    assert live <= fixed + 4 * LAUNCH + ARENAS
+    assert store < found[100][1] + 3 * VALUE  # they grow with the logarithm
+    torch.testing.assert_close(gradients, train("keep", None, 400, weights)[2])

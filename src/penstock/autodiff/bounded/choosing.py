@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from penstock.autodiff.bounded.predicting import BACKWARD, Saved
+from penstock.autodiff.bounded.recomputing import Recomputing
 from penstock.autodiff.bounded.segments import Segment
-from penstock.autodiff.bounded.strategies import Recomputing, Swapping
+from penstock.autodiff.bounded.strategies import Swapping
 from penstock.autodiff.joint import TrainingForm
 from penstock.autodiff.tape import Page
 from penstock.plan.schedule import Picks, Span, slot_count
@@ -100,6 +101,7 @@ class Choosing(Recomputing):
             self.ledger.clear()
             segment.is_closed = True
             self._close_rows(run, segment)
+            self.tops.append(segment)
 
     def _instead(self, parcel: Parcel) -> bool:
         """Drop the pages of the segment of a parcel, if making them again takes less time."""

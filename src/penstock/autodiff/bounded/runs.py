@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from penstock.autodiff.bounded.choosing import Choosing, strategy_for
+from penstock.autodiff.bounded.folding import Values, gathered
 from penstock.autodiff.bounded.predicting import (
     Fitting,
     History,
@@ -21,7 +22,13 @@ from penstock.autodiff.bounded.predicting import (
     Stopwatch,
     find_ways,
 )
-from penstock.autodiff.bounded.segments import Segment, is_repeatable, lent_ranges
+from penstock.autodiff.bounded.segments import (
+    Rows,
+    Segment,
+    SegmentStep,
+    is_repeatable,
+    lent_ranges,
+)
 from penstock.autodiff.tape import Page, Tape, TapedRun, Taping
 from penstock.autodiff.versions import check_version, version_of
 from penstock.calls.autocast import OFF, autocast_as
@@ -116,17 +123,30 @@ class Bounded(Taping):
 
     # ---- running again ---------------------------------------------------------------------------
 
-    def run_again(self, segment: Segment, values: Sequence[torch.Tensor]) -> None:
-        """Run a segment from the rows that it starts from: its pages get their values again."""
-        self._check_uniforms(segment)
-        remaining = iter(values)
+    def run_again(self, segments: Sequence[Segment], values: Values, *, keeps_pages: bool) -> None:
+        """Run segments that follow each other from the rows that the first starts from, and those
+        of others that none before them makes: their pages may get their values again.
+        """
         with self._arenas_again(), torch.no_grad(), autocast_as(OFF):
-            for noted in segment.steps:
-                for rows in noted.rows:
-                    rows.put_back(self.arenas[rows.arena], next(remaining))
-                if noted.is_repeatable:
-                    super()._step(noted.step)
-                    _give(self.tape.entries.pop(), noted.page)
+            for segment in segments:
+                self._check_uniforms(segment)
+                for noted in segment.steps:
+                    self._put_back(noted, values)
+                    if noted.is_repeatable:
+                        super()._step(noted.step)
+                        made = self.tape.entries.pop()
+                        if keeps_pages:
+                            _give(made, noted.page)
+
+    def _put_back(self, noted: SegmentStep, values: Values) -> None:
+        for rows in noted.rows:
+            if id(rows) in values:
+                rows.put_back(self.arenas[rows.arena], values[id(rows)])
+
+    def rows_again(self, rows: Rows) -> torch.Tensor:
+        """Rows that segments which ran again have made."""
+        with self._arenas_again():
+            return gathered(self, rows)
 
     @contextmanager
     def _arenas_again(self) -> Iterator[None]:

@@ -65,6 +65,31 @@ class SegmentStep(NamedTuple):
         return entry if isinstance(entry, Page) and entry.results and self.is_repeatable else None
 
 
+class Known(NamedTuple):
+    """Slots whose values are known at some time, by arena, and arenas that hold a known tensor."""
+
+    slots: dict[int, npt.NDArray[np.bool_]]
+    whole: set[int]
+
+    def has(self, rows: Rows) -> bool:
+        """Whether all these rows are known."""
+        if rows.slots is None:
+            return rows.arena in self.whole
+        marks = self.slots.get(rows.arena)
+        if marks is None or (len(rows.slots) and rows.slots.max() >= len(marks)):
+            return False
+        return bool(marks[rows.slots].all())
+
+    def joined(self, after: Known) -> Known:
+        """What is known after both."""
+        slots = dict(self.slots)
+        for arena, marks in after.slots.items():
+            before = slots.get(arena, marks[:0])
+            slots[arena] = marks.copy()
+            slots[arena][: len(before)] |= before
+        return Known(slots, self.whole | after.whole)
+
+
 @dataclass(slots=True, eq=False)
 class Segment:
     """Steps that follow each other on the tape."""
@@ -72,7 +97,8 @@ class Segment:
     #: The place of its first entry on the tape.
     start: int
     steps: list[SegmentStep] = field(default_factory=list)
-    #: The values of the rows that it starts from, in the order of its steps, until it is closed.
+    #: The rows that it starts from, in the order of its steps, and until it is closed their values.
+    needs: list[Rows] = field(default_factory=list)
     values: list[torch.Tensor] = field(default_factory=list)
     #: The same, in the store, once it is closed.
     rows: Holding | None = None
@@ -86,11 +112,57 @@ class Segment:
     is_closed: bool = False
     #: Whether its pages are dropped and made again when backward comes to them; None: undecided.
     is_recomputed: bool | None = None
+    #: What running it makes, or has of its own rows, once it is closed.
+    known: Known = field(default_factory=lambda: Known({}, set()))
+    #: The two that it was folded of, and what it was folded into.
+    halves: tuple[Segment, Segment] | None = None
+    parent: Segment | None = None
+    #: How often it was folded.
+    level: int = 0
+
+    @property
+    def leaves(self) -> Iterator[Segment]:
+        """The segments inside that were not folded, in order."""
+        if self.halves is None:
+            yield self
+        else:
+            for half in self.halves:
+                yield from half.leaves
+
+    @property
+    def top(self) -> Segment:
+        """The largest segment that it is part of."""
+        found = self
+        while found.parent is not None:
+            found = found.parent
+        return found
+
+    def has(self, leaf: Segment) -> bool:
+        """Whether another is part of it."""
+        while leaf is not self and leaf.parent is not None:
+            leaf = leaf.parent
+        return leaf is self
+
+    def makes(self, rows: Rows) -> bool:
+        """Whether rows are there once it has run."""
+        return self.known.has(rows)
+
+    def forget_known(self) -> None:
+        """Some of its steps were undone: nothing is known after it."""
+        found: Segment | None = self
+        while found is not None:
+            found.known = Known({}, set())
+            found = found.parent
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether all of it may run again."""
+        return self.halves is not None or all(noted.is_repeatable for noted in self.steps)
 
     @property
     def is_consumed(self) -> bool:
         """Whether no page will be needed again."""
-        return all(page.is_used_up for page in self.saving)
+        return all(page.is_used_up for leaf in self.leaves for page in leaf.saving)
 
 
 def is_repeatable(step: Prepared) -> bool:
@@ -115,6 +187,13 @@ class Ledger:
         self.known.clear()
         self.known_whole.clear()
         self.chunks.clear()
+
+    def hand_over(self) -> Known:
+        """What is known now; a new segment begins."""
+        known = Known(self.known, self.known_whole)
+        self.known, self.known_whole = {}, set()
+        self.chunks.clear()
+        return known
 
     def missing(self, run: Runner, step: Prepared) -> Iterator[tuple[Rows, torch.Tensor]]:
         """The rows that a step is about to read and that nobody here has made, with values of

@@ -61,6 +61,19 @@ class Holding:
         """What must be here for the tensors to be."""
         return (part.parcel for part in self.parts)
 
+    def joined(self, other: Holding) -> Holding:
+        """Both as one, which takes them over."""
+        made = Holding(self.count + other.count, list(self.parts), dict(self.lent))
+        for part in other.parts:
+            moved = [self.count + position for position in part.positions]
+            made.parts.append(part._replace(positions=moved))
+        made.lent |= {self.count + position: each for position, each in other.lent.items()}
+        return made
+
+    def lent_places(self) -> Iterator[int]:
+        """Where the memory begins that stays."""
+        return (each.untyped_storage().data_ptr() for each in self.lent.values())
+
     @property
     def is_here(self) -> bool:
         """Whether nothing of it has to come."""
