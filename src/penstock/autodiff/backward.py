@@ -39,7 +39,7 @@ def go_backward(ends: Ends, grads: Sequence[torch.Tensor | None]) -> Sequence[to
             return _reverse(ends, grads, keep, checks_nan)
     finally:
         if recorder is not None:
-            recorder.tell()
+            recorder.describe_all()
         rest(ends.run)
 
 
