@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from penstock.ir.graph import Block, Graph, Node
 from penstock.ir.program import Program
@@ -62,8 +63,7 @@ class CallRecord:
         return self.seconds - prepared
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchDetails:
+class LaunchDetails(NamedTuple):
     """What a launch ran on. The same for every run of a plan, so runs of a plan share it."""
 
     #: The shape of each operand, rows first; () for a size.

@@ -1,12 +1,9 @@
-"""Describes launches for profiles: operands and where they come from, results, device, memory.
-
-A launch is noted when it is made, and described when there is time for it.
-"""
+"""Describes launches for profiles: operands and where they come from, results, device, memory."""
 
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,41 +17,11 @@ from penstock.plan.schedule import (
     Span,
     slot_count,
 )
-from penstock.profiling.records import CallRecord, LaunchDetails, LaunchRecord
-from penstock.run.watches import Timing
+from penstock.profiling.records import CallRecord, LaunchDetails
 
 if TYPE_CHECKING:
     from penstock.run.arenas import Arena
-    from penstock.run.prepared import PreparedLaunch
     from penstock.run.runner import Runner
-
-
-class NotedLaunch(NamedTuple):
-    """A launch that was made, or its backward half; noted between launches, and told later."""
-
-    run: Runner
-    launch: Launch
-    rows: int
-    device: str
-    timing: Timing
-    #: None for a backward half.
-    step: PreparedLaunch | None
-
-    def record(self, call: CallRecord) -> LaunchRecord:
-        """What profiles tell of it."""
-        node, is_backward = self.run.blocks[self.launch.block].node, self.step is None
-        timed = self.device, self.timing.seconds, self.timing.began, self.timing.host_seconds
-        record = LaunchRecord(call, node, self.rows, *timed, self._details(), is_backward)
-        if self.step is not None and call.trail is not None:
-            call.trail.add(record, self.launch, self.step.instances)
-        return record
-
-    def _details(self) -> LaunchDetails:
-        if self.step is None:
-            return describe_backward(self.run, self.launch, self.rows)
-        if self.step.details is None:
-            self.step.details = describe(self.run, self.launch)
-        return self.step.details
 
 
 def describe(run: Runner, launch: Launch) -> LaunchDetails:

@@ -25,14 +25,15 @@ from penstock.plan.schedule import Launch, Read, slot_count
 from penstock.profiling.profile import Profile
 from penstock.profiling.records import (
     CallRecord,
+    LaunchRecord,
     PlanRecord,
     ReadRecord,
     SplitRecord,
     WaitRecord,
 )
 from penstock.profiling.rows import Trail
-from penstock.run.launch_records import NotedLaunch, device_of, note_memory
-from penstock.run.watches import Clocks, Timing, Watch, torch_profiles
+from penstock.run.launch_records import describe, describe_backward, device_of, note_memory
+from penstock.run.watches import Clocks, Watch, torch_profiles
 
 if TYPE_CHECKING:
     from penstock.run.prepared import PreparedLaunch
@@ -129,7 +130,7 @@ class Recorder:
             yield recorder
         finally:
             record.seconds = perf_counter() - record.began
-            recorder.tell()
+            recorder.describe_all()
 
 
 def current_recorder() -> Recorder | None:
@@ -153,7 +154,7 @@ def recorded_call(
 _NOBODY: AbstractContextManager[None] = nullcontext()
 
 
-#: What a call has noted and not yet told its profiles, at most.
+#: Launches of a call that wait for their description, at most.
 MOST_WAITING = 256
 
 
@@ -166,8 +167,8 @@ class CallRecorder:
     record: CallRecord
     #: Whether somebody wants to be told of the first NaN.
     checks_nan: bool
-    #: What profiles are still to be told: between launches there is no time for it.
-    waiting: deque[NotedLaunch | ReadRecord] = field(default_factory=deque)
+    #: Launches that are still to be described: there is no time for it between them.
+    waiting: deque[tuple[LaunchRecord, Runner, PreparedLaunch]] = field(default_factory=deque)
 
     def planned(self, seconds: float, firings: int) -> None:
         """A window was planned just now, after this many firings in all."""
@@ -192,51 +193,64 @@ class CallRecorder:
         finally:
             known = self.record.engine_seconds or 0.0
             self.record.engine_seconds = known + perf_counter() - began
-            self.tell()
 
     def ended(self, run: Runner) -> None:
         """All launches of the call were made; its memory can be told."""
-        self.tell()
+        self.describe_all()
         if self.profiles:
             note_memory(run, self.record)
 
     def launch(
         self, run: Runner, step: PreparedLaunch, work: Callable[[PreparedLaunch], None]
     ) -> None:
-        """Carry out a launch, and note its time; it is not noted if it fails."""
-        device = device_of(run, step.launch)
-        timing = self._time(run, step.launch, "", device, work, step)
-        if self.profiles:
-            self._note(NotedLaunch(run, step.launch, step.launch.rows, device, timing, step))
+        """Carry out a launch and record it, unless it fails. What it ran on is told later, if no
+        run of its plan was profiled before.
+        """
+        record = self._record(run, step.launch, step.launch.rows)
+        self._time(run, record, work, step)
+        if not self.profiles:
+            return
+        self._add(record)
+        if self.record.trail is not None:
+            self.record.trail.add(record, step.launch, step.instances)
+        if step.details is not None:
+            record.details = step.details
+            return
+        self.waiting.append((record, run, step))
+        if len(self.waiting) > MOST_WAITING:
+            self.describe_all()
 
     def backward(
         self, run: Runner, launch: Launch, rows: int, work: Callable[..., None], *arguments: Any
     ) -> None:
-        """Carry out the backward half of some rows of a launch, and note its time."""
-        device = device_of(run, launch)
-        timing = self._time(run, launch, ".backward", device, work, *arguments)
+        """Carry out the backward half of some rows of a launch and record it."""
+        record = self._record(run, launch, rows)
+        record.is_backward = True
+        self._time(run, record, work, *arguments)
         if self.profiles:
-            self._note(NotedLaunch(run, launch, rows, device, timing, None))
+            record.details = describe_backward(run, launch, rows)
+            self._add(record)
+
+    def _record(self, run: Runner, launch: Launch, rows: int) -> LaunchRecord:
+        node = run.blocks[launch.block].node
+        return LaunchRecord(self.record, node, rows, device_of(run, launch), 0.0)
 
     def _time(
-        self,
-        run: Runner,
-        launch: Launch,
-        half: str,
-        device: str,
-        work: Callable[..., None],
-        *arguments: Any,
-    ) -> Timing:
+        self, run: Runner, record: LaunchRecord, work: Callable[..., None], *arguments: Any
+    ) -> None:
         """Carry out a launch, with a name if torch's own profiler looks on."""
         if torch_profiles():
-            with torch.profiler.record_function(f"penstock {run.blocks[launch.block].name}{half}"):
-                return self._time_on(device, work, *arguments)
-        return self._time_on(device, work, *arguments)
+            with torch.profiler.record_function(f"penstock {record.block}"):
+                self._time_unnamed(record, work, *arguments)
+        else:
+            self._time_unnamed(record, work, *arguments)
 
-    def _time_on(self, device: str, work: Callable[..., None], *arguments: Any) -> Timing:
-        """Carry out work on a device. What was built on its account is no part of its time."""
+    def _time_unnamed(
+        self, record: LaunchRecord, work: Callable[..., None], *arguments: Any
+    ) -> None:
+        """Carry out a launch. What was built on its account is no part of its time."""
         built_before = building_time.seconds
-        watch = Watch(device, self.clocks) if device.startswith("cuda") else None
+        watch = Watch(record.device, self.clocks) if record.device.startswith("cuda") else None
         building_time.watch, began = watch, perf_counter()
         try:
             work(*arguments)
@@ -244,24 +258,19 @@ class CallRecorder:
             building_time.watch = None
             seconds, built = perf_counter() - began, building_time.seconds - built_before
             self.record.building_seconds += built
-        host_seconds = seconds - built
-        if watch is None:
-            return Timing(began + built, host_seconds, host_seconds)
-        return Timing(*watch.stop(), host_seconds)
+        record.timing = record.host_seconds = seconds - built
+        record.beginning = began + built
+        if watch is not None:
+            record.beginning, record.timing = watch.stop()
 
-    def _note(self, noted: NotedLaunch | ReadRecord) -> None:
-        self.waiting.append(noted)
-        if len(self.waiting) > MOST_WAITING:
-            self.tell()
-
-    def tell(self) -> None:
-        """Tell profiles what was noted. Several threads may do so."""
+    def describe_all(self) -> None:
+        """Tell what launches ran on that wait for it. Several threads may do so."""
         with suppress(IndexError):
             while True:
-                self._tell(self.waiting.popleft())
+                record, run, step = self.waiting.popleft()
+                record.details = step.details = describe(run, step.launch)
 
-    def _tell(self, noted: NotedLaunch | ReadRecord) -> None:
-        event = noted if isinstance(noted, ReadRecord) else noted.record(self.record)
+    def _add(self, event: LaunchRecord | ReadRecord) -> None:
         for profile in self.profiles:
             profile.events.append(event)
 
@@ -271,7 +280,7 @@ class CallRecorder:
         began = perf_counter()
         yield
         values = sum(map(slot_count, read.sources))
-        self._note(ReadRecord(self.record, values, perf_counter() - began, began))
+        self._add(ReadRecord(self.record, values, perf_counter() - began, began))
 
     @contextmanager
     def wait(self, device: str, reason: str) -> Iterator[None]:

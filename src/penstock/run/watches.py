@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import torch
 
@@ -17,14 +17,6 @@ Seconds: TypeAlias = float | Callable[[], float]
 
 #: Whether torch's own profiler is on; private, but what its own modules ask.
 torch_profiles: Callable[[], bool] = torch._C._autograd._profiler_enabled
-
-
-class Timing(NamedTuple):
-    """When something began and how long it took, on its device and for the host."""
-
-    began: Seconds
-    seconds: Seconds
-    host_seconds: float
 
 
 class DeviceClock:

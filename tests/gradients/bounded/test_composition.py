@@ -73,6 +73,14 @@ def test_a_retained_graph_can_be_gone_through_again(policy, budget, w):
 
 
 @by_policy
+def test_an_instance_that_ended_early_goes_backward_once(policy, budget, w):
+    rows = outputs(inputs(), w, policy, budget)
+    scalar(rows).backward()
+    with pytest.raises(RuntimeError, match="a second time"):
+        rows[0].sum().backward()
+
+
+@by_policy
 def test_instances_go_backward_one_by_one(policy, budget, w):
     x = inputs()
     expected = torch.autograd.grad(scalar(outputs(x, w)), [x, w])
