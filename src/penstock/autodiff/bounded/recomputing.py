@@ -180,8 +180,10 @@ class Recomputing(Swapping):
             return  # its rows may be gone, as the page will tell
         self.leave_segment(segment)
         self.made_again = segment
+        self._make_room_beside(segment)  # before rows come, and others ahead of them
         values = self._go_down(run, segment)
-        self._make_room_beside(segment)
+        if any(frame.more for frame in self.frames):
+            self._make_room_beside(segment)
         run.run_again([segment], values, keeps_pages=True)
 
     def _go_down(self, run: Bounded, leaf: Segment) -> Values:
