@@ -17,6 +17,10 @@ from hypothesis import HealthCheck, settings
 #: Tests of compiled launches ask for them; the others do not wait for a compiler.
 os.environ["PENSTOCK_FUSION"] = "never"
 
+#: Tensors of tests are small, and workers as many as cores: threads of torch would only wait for
+#: each other, busily. It is read when torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 GOLDEN = Path(__file__).parent / "tests" / "golden"
 
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]

@@ -99,8 +99,7 @@ _has_native = False
 def planner_of(program: ps.Function, column: list[Any]) -> Callable[[], int]:
     """Plans a map over a column that is bound and read already; how many launches there are."""
     batch = program._bind_columns([column], {}, len(column))
-    entry = program._traces.find(program._callee, batch, program._guards())
-    executable = program._executable(entry)
+    executable = program._runs.executable(program._runs.entry_for(batch))
     run = Run(executable, [], len(column), is_dry=True)
     inputs = read_inputs(run, [each.values for each in batch.inputs])
     limits = current_limits().with_depth(executable.max_depth)

@@ -41,7 +41,7 @@ from penstock.run.memory.policy import bytes_of
 
 #: Calls before any is timed: plans that repeat have become CUDA graphs, and `auto` knows what calls
 #: save. Plans of loops that are longer than this are not kept.
-CALLS, LONG = 10, 2000
+CALLS, LONG = 10, 1000
 
 
 def saved_on_the_host(model: lstm.LSTM, steps: Tensor) -> Tensor:

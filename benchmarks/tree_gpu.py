@@ -32,6 +32,7 @@ from benchmarks.tree_subject import (
     add_tree_options,
     subjects,
 )
+from penstock.plan.planners import load_native
 
 BOUND = "one CUDA graph"
 READY = "arena by hand, plan ready"
@@ -96,6 +97,7 @@ def measure_batch(subject: TreeSubject, hidden: int, mode: str, rounds: int) -> 
 
 def measure(options: argparse.Namespace) -> Iterator[Comparison]:
     """All sizes."""
+    load_native()  # as in a process that has planned for a while
     for hidden, subject in subjects(options):
         for mode in options.modes:
             with torch.set_grad_enabled(mode == "training"):

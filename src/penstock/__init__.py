@@ -8,8 +8,8 @@ from penstock.api.device import device
 from penstock.api.eager import set_eager
 from penstock.api.eager_code import batching, unit
 from penstock.api.function import Function, function
-from penstock.api.function import map_instances as map
 from penstock.api.fusion import set_fusion
+from penstock.api.mapping import map_instances as map
 from penstock.api.markers import do_not_convert, shared, static
 from penstock.api.memory import memory
 from penstock.api.printing import print_tensor as print

@@ -8,7 +8,7 @@ import torch
 import penstock as ps
 from penstock.run.memory import store as store_module
 from penstock.run.memory.costs import bandwidth_of
-from penstock.run.memory.pinned import PinnedMemory, _slab
+from penstock.run.memory.pinned import PinnedMemory, slab_of
 
 pytestmark = pytest.mark.gpu
 
@@ -92,7 +92,7 @@ def test_bytes_come_back_from_pinned_memory_in_any_order():
     for each, part in zip(arriving, reversed(kept), strict=True):
         assert torch.equal(each.settle()[0], part)
     del others, away
-    assert all(extents.used == 0 for extents in _slab.extents)
+    assert all(extents.used == 0 for extents in slab_of(memory.device).extents)
 
 
 def test_bandwidth_is_measured():

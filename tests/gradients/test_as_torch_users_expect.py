@@ -196,3 +196,16 @@ def test_backward_from_another_thread():
     with ThreadPoolExecutor(1) as pool:
         pool.submit(loss.backward).result()
     torch.testing.assert_close(w.grad, torch.autograd.grad(weighted(plain(x, w)), w)[0])
+
+
+def test_a_batch_of_cotangents_is_refused_with_the_way_out():
+    double = ps.function(lambda x: x * 2)
+
+    def outputs(x):
+        return double.map(x, out="stack")
+
+    x = torch.ones(2, 3)
+    jacobian = torch.autograd.functional.jacobian
+    assert jacobian(outputs, x).sum() == 12
+    with pytest.raises(TypeError, match="Leave out vectorize=True"):
+        jacobian(outputs, x, vectorize=True)

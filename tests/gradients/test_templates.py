@@ -9,6 +9,8 @@ from torch import nn
 
 import penstock as ps
 from penstock.data import random_binary_trees
+from penstock.run.engine import Executable
+from penstock.run.templates.choice import STREAK
 from penstock.run.templates.template import Template
 from tests.fused import poured_without_graphs
 
@@ -173,6 +175,23 @@ def test_weights_are_read_anew_where_they_are(twin):
     for model in (twin.model, twin.plain):
         model.scale = nn.Parameter(model.scale.detach() * 2)
     twin.check(gradients(trees(7)))
+
+
+def test_a_plan_that_comes_again_is_not_made_again(twin, pours, monkeypatch):
+    made = []
+    new_planner = Executable.new_planner
+    monkeypatch.setattr(
+        Executable, "new_planner", lambda self, *rest: made.append(self) or new_planner(self, *rest)
+    )
+    for seed in (0, 1) * 3:
+        gradients(trees(seed))(twin.model)
+    assert (len(made), len(pours)) == (2, 6)
+
+
+def test_a_plan_that_always_comes_is_kept_for_itself(twin, pours):
+    for _ in range(STREAK + 2):
+        twin.check(gradients(trees(2)))
+    assert len(pours) == STREAK
 
 
 def test_inputs_have_gradients_or_none(pours):

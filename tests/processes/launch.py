@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -31,7 +32,7 @@ def start_processes(
     script: Path, count: int, folder: Path, arguments: Sequence[str] = ()
 ) -> list[subprocess.Popen[bytes]]:
     """Start all ranks of a job."""
-    command = [sys.executable, str(script), *arguments]
+    command = [sys.executable, "-X", "faulthandler", str(script), *arguments]
     rendezvous = folder / "rendezvous"
     return [_start(command, rank, count, rendezvous, _log(folder, rank)) for rank in range(count)]
 
@@ -39,16 +40,25 @@ def start_processes(
 def end_processes(
     started: list[subprocess.Popen[bytes]], folder: Path, limit: float
 ) -> tuple[list[int], list[str]]:
-    """How each process ended, and what it printed; none is left behind."""
+    """How each process ended, and what it printed; none is left behind. Those that are late print
+    where their threads are.
+    """
     end = time.monotonic() + limit
+    is_late = False
     try:
         codes = [process.wait(max(0.0, end - time.monotonic())) for process in started]
+    except subprocess.TimeoutExpired:
+        is_late = True
+        for process in started:
+            process.send_signal(signal.SIGABRT)
+        time.sleep(1.0)
     finally:
         for process in started:
             process.kill()
             process.wait()
-    ranks = range(len(started))
-    return codes, [_log(folder, rank).read_text(encoding="utf-8") for rank in ranks]
+    texts = [_log(folder, rank).read_text(encoding="utf-8") for rank in range(len(started))]
+    assert not is_late, "\n".join([f"after {limit} s there were processes left:", *texts])
+    return codes, texts
 
 
 def _log(folder: Path, rank: int) -> Path:

@@ -24,14 +24,14 @@ Shape = tuple[int, ...]
 
 def split_instances(
     batch: Batch, key: Callable[[int, Shape], Hashable]
-) -> list[tuple[list[int], Batch]]:
+) -> list[tuple[Sequence[int], Batch]]:
     """The instances by what `key(input, shape)` says of each of their tensors, in order."""
     ragged = [(n, c.shape_of_row) for n, c in enumerate(batch.inputs) if c.shape_of_row is not None]
     if not ragged:
-        return [(list(range(batch.count)), batch)]
+        return [(range(batch.count), batch)]
     keys = [{shape: key(number, shape) for shape in set(shapes)} for number, shapes in ragged]
     if all(len(set(known.values())) == 1 for known in keys):
-        return [(list(range(batch.count)), batch)]
+        return [(range(batch.count), batch)]
     parts: dict[Hashable, list[int]] = {}
     for row, shapes in enumerate(zip(*(shapes for _, shapes in ragged), strict=True)):
         place = tuple(known[shape] for known, shape in zip(keys, shapes, strict=True))

@@ -14,7 +14,12 @@ from penstock.autodiff.ends import Ends
 from penstock.autodiff.poured import go_poured_way
 from penstock.autodiff.replay import replay_gradients
 from penstock.autodiff.reverse import NanFound, Reversal
-from penstock.autodiff.torch_engine import keeps_graph, looks_for_nan, without_modes
+from penstock.autodiff.torch_engine import (
+    keeps_graph,
+    looks_for_nan,
+    refuse_batched,
+    without_modes,
+)
 from penstock.plan.schedule import Integers
 
 
@@ -23,6 +28,7 @@ def go_backward(ends: Ends, grads: Sequence[torch.Tensor | None]) -> Sequence[to
     inside a backward pass of torch.
     """
     keep = keeps_graph() or ends.is_one_of_several
+    refuse_batched(grads)
     require_values(ends.run)
     recorder = ends.run.recorder
     checks_nan = looks_for_nan() or (recorder is not None and recorder.checks_nan)

@@ -34,8 +34,8 @@ class HalfForm(NamedTuple):
     """
 
     form: FusedForm
-    #: Positions of saved values, and whether each has rows.
-    saved: tuple[tuple[int, bool], ...]
+    #: Positions of saved values, and how many entries of each belong to a row; 0: it has no rows.
+    saved: tuple[tuple[int, int], ...]
     uniforms: tuple[int, ...]
     #: The operands whose gradients are written, by the place of the gradient among the results.
     written: Mapping[int, int]
@@ -57,7 +57,7 @@ class FusedHalf:
         #: Whether slots are on their device, so that all are tensors now.
         self.is_found = False
         #: What a pass must say: at which place which saved value, uniform value and arena.
-        self.saved: list[tuple[int, int]] = []
+        self.saved: list[tuple[int, int, int]] = []
         self.wires: list[tuple[int, int]] = []
         self.arenas: list[tuple[int, int]] = []
         self._take(reversal, page, half)
@@ -71,9 +71,9 @@ class FusedHalf:
     def _take(self, reversal: Reversal, page: Page, half: Half) -> None:
         form, launch, tensors = self.form, page.launch, self.tensors
         rows = _positions(reversal, page, half, form.form.code.device)
-        for position, has_rows in form.saved:
-            self.saved.append((len(tensors), position))
-            tensors += (None, rows) if has_rows else (None,)
+        for position, entries in form.saved:
+            self.saved.append((len(tensors), position, entries))
+            tensors += (None, rows) if entries else (None,)
         for operand in form.uniforms:
             self.wires.append((len(tensors), launch.operands[operand].wire))  # type: ignore[union-attr]
             tensors.append(None)
@@ -115,8 +115,11 @@ class FusedHalf:
             self.tensors = [find() if callable(find) else find for find in self.tensors]
             self.is_found = True
         tensors: list[torch.Tensor] = self.tensors.copy()
-        for place, position in self.saved:
-            tensors[place] = page.read_saved(position)
+        for place, position, entries in self.saved:
+            values = page.read_saved(position)
+            if entries > 1:
+                values = values.view(page.rows, entries, *values.shape[1:])
+            tensors[place] = values
         for place, wire in self.wires:
             tensors[place] = reversal.taped.read_uniform(wire)
         for place, number in self.arenas:
@@ -162,14 +165,14 @@ def _half_form(
     if page.block.plain_function() is None or any(t.length is not None for t in targets):
         return None
     backward = form.backward(half.pattern)
-    saved = [(k, form.saved[k].dimension is not None) for k in backward.saved]
-    if any(has_rows and not _is_by_row(page, k) for k, has_rows in saved):
+    saved = [(k, _entries(page, k)) for k in backward.saved]
+    if any(entries < 0 for _, entries in saved):
         return None
     uses = uses_of(backward)
     written = {place: operand for place, operand in first.items() if uses[place] == 1}
     wires = [launch.operands[k].wire for k in backward.uniforms]  # type: ignore[union-attr]
     parts = [
-        *(_saved_part(page.saved[k], has_rows) for k, has_rows in saved),
+        *(_saved_part(page.saved[k], entries) for k, entries in saved),
         *(whole_part(reversal.taped.read_uniform(wire)) for wire in wires),
         *(_rows_part(reversal.arena(target.arena).values) for target in targets),
     ]
@@ -183,11 +186,16 @@ def _half_form(
     return HalfForm(known, tuple(saved), backward.uniforms, written, count)
 
 
-def _is_by_row(page: Page, position: int) -> bool:
-    """Whether a saved value has one entry for each row, in front."""
+def _entries(page: Page, position: int) -> int:
+    """How many entries of a saved value belong to each row, in front; 0: it has no rows; -1: they
+    are elsewhere.
+    """
     assert isinstance(page.form, TrainingForm)
     saved, values = page.form.saved[position], page.saved[position]
-    return saved.dimension == 0 and values.shape[0] == page.rows
+    if saved.dimension is None:
+        return 0
+    is_whole = saved.dimension == 0 and values.is_contiguous() and not values.shape[0] % page.rows
+    return values.shape[0] // page.rows if is_whole else -1
 
 
 def _positions(reversal: Reversal, page: Page, half: Half, device: torch.device) -> FindIndex:
@@ -196,8 +204,11 @@ def _positions(reversal: Reversal, page: Page, half: Half, device: torch.device)
     return (page.indices or reversal.indices).of(Span(0, 0, page.rows), device)
 
 
-def _saved_part(values: torch.Tensor, has_rows: bool) -> Part:
-    return _rows_part(values) if has_rows else whole_part(values)
+def _saved_part(values: torch.Tensor, entries: int) -> Part:
+    if entries <= 1:
+        return _rows_part(values) if entries else whole_part(values)
+    shape = (entries, *values.shape[1:])
+    return Part(Origin.GATHERED, values.dtype, shape, values.device, is_joined=True)
 
 
 def _rows_part(values: torch.Tensor) -> Part:

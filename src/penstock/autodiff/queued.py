@@ -23,12 +23,13 @@ from penstock.run.queued import Batch, OnQueues, Order
 class _Numbered:
     """Entries of a tape, in any order, each with its place in the schedule."""
 
-    def __init__(self, run: OnQueues) -> None:
+    def __init__(self, run: QueuedTapedRun) -> None:
         self._run = run
         self.found: list[tuple[Order, Entry]] = []
 
     def append(self, entry: Entry) -> None:
         """Note an entry that the thread at hand has made."""
+        self._run.note(entry)
         self.found.append((self._run.now.order, entry))
 
 
@@ -45,6 +46,9 @@ class QueuedTapedRun(OnQueues, TapedRun):
         self.tape.entries = self._made  # type: ignore[assignment]
         #: The place of each entry of the tape.
         self.orders: list[Order] = []
+
+    def note(self, entry: Entry) -> None:
+        """The thread at hand has made an entry."""
 
     @property
     def placement(self) -> Placement:

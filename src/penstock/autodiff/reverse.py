@@ -34,6 +34,7 @@ from penstock.plan.schedule import (
     Unpad,
     slots_of,
 )
+from penstock.run.collector import collector_waits
 from penstock.run.fused.indices import FindIndex, Indices
 from penstock.run.memory.exhaustion import note_exhausted
 from penstock.run.nans import first_bad_row
@@ -90,10 +91,12 @@ class Reversal:
         """
         steps = []
         is_known = all(map(_is_known, entries))
-        for entry in reversed(entries):
+        if is_known:
+            with collector_waits():
+                steps = [self._reverse(entry) for entry in reversed(entries)]
+        for entry in () if is_known else reversed(entries):
             steps.append(self._reverse(entry))
-            if not is_known:
-                self._run_step(entry, steps[-1])
+            self._run_step(entry, steps[-1])
         present = {number: arena.present.copy() for number, arena in self.arenas.items()}
         way = WayBack(tuple(steps), present)
         if is_known:

@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import torch
 
 from penstock.calls.autocast import OFF, autocast_as
+from penstock.errors import ArgumentError, report
 
 
 def keeps_graph() -> bool:
     """Whether the backward pass at work was asked to retain the graph; only inside one."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+def refuse_batched(grads: Sequence[torch.Tensor | None]) -> None:
+    """Refuse cotangents of which a `vmap` gives many at once: slots hold one."""
+    given = next((grad for grad in grads if grad is not None), None)
+    functorch = torch._C._functorch
+    if given is None or not (
+        functorch.is_batchedtensor(given) or functorch.is_legacy_batchedtensor(given)
+    ):
+        return
+    raise ArgumentError(
+        report(
+            "A backward pass through a map or program takes one cotangent for each output.",
+            facts=[("cotangents", "a batch, from vectorize=True, is_grads_batched=True or vmap")],
+            todo="Leave out vectorize=True or is_grads_batched=True.",
+        )
+    )
 
 
 def looks_for_nan() -> bool:

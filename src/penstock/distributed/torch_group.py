@@ -13,7 +13,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import BroadcastOptions, PrefixStore, Store
+from torch.distributed.distributed_c10d import (
+    BroadcastOptions,
+    PrefixStore,
+    ProcessGroupGloo,
+    Store,
+)
 
 from penstock.errors import ProcessError, report
 
@@ -84,16 +89,35 @@ def store_of(group: dist.ProcessGroup) -> Store:
     return PrefixStore(f"penstock/{attempt}/{group.group_name}", store)
 
 
-def exchange(
-    group: dist.ProcessGroup, message: torch.Tensor, source: int, target: int
-) -> dist.Work:
-    """Begin to send or to receive a message, as the rank at hand is its source or its target.
+def pair_up(group: dist.ProcessGroup) -> dict[int, Any]:
+    """For each other rank a backend for the two alone and tensors on the host. All ranks call it,
+    once, and go through their pairs in one order of all.
 
-    Between two processes that are the whole group it is a broadcast: gloo's own `send` and `recv`
-    spin where processes share cores, and are ten times slower there.
+    gloo's own `send` and `recv` spin where processes share cores, and are ten times slower there
+    than a broadcast between two.
     """
-    if dist.get_world_size(group) == 2:
-        return broadcast(group, message, source)
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    if size == 2:
+        return {1 - rank: group._get_backend(_HOST)}
+    pairs = {}
+    for peer in range(size):
+        if peer != rank:
+            first, second = sorted((rank, peer))
+            store = PrefixStore(f"pair {first} {second}", store_of(group))
+            pairs[peer] = ProcessGroupGloo(store, int(rank > peer), 2, limit_of(group))
+    return pairs
+
+
+def exchange(
+    group: dist.ProcessGroup,
+    pair: Any,
+    message: torch.Tensor,
+    source: int,
+    target: int,
+) -> dist.Work:
+    """Begin to send or to receive a message, as the rank at hand is its source or its target."""
+    if message.device.type == "cpu":
+        return broadcast(pair, message, int(source > target))
     if dist.get_rank(group) == source:
         work = dist.isend(message, group=group, group_dst=target, tag=_tag_of(message))
     else:
@@ -102,7 +126,7 @@ def exchange(
     return work
 
 
-def broadcast(group: dist.ProcessGroup, message: torch.Tensor, source: int) -> dist.Work:
+def broadcast(group: Any, message: torch.Tensor, source: int) -> dist.Work:
     """Begin to send a message to all ranks, or to receive it: as `dist.broadcast` does, without
     what that looks up each time.
     """
@@ -124,14 +148,18 @@ def is_timeout(error: RuntimeError) -> bool:
     return "timed out" in str(error).lower() or "timeout" in str(error).lower()
 
 
-def break_waits(group: dist.ProcessGroup) -> None:
-    """End all waits of this process on its group with an error, from another thread.
+def break_waits(backend: Any) -> None:
+    """End all waits of this process on a backend with an error, from another thread.
 
     gloo closes its connections when a wait runs out of time, so one that cannot succeed is begun;
     from each rank, since a wait for one that has ended does not run out of time.
     """
-    backend: Any = group._get_backend(_HOST)
-    for peer in set(range(dist.get_world_size(group))) - {dist.get_rank(group)}:
+    for peer in set(range(backend.size())) - {backend.rank()}:
         with suppress(RuntimeError):  # that is what it was begun for
             work = backend.recv([torch.empty(1, dtype=torch.uint8)], peer, _NEVER)
             work.wait(timedelta(milliseconds=1))
+
+
+def host_backend(group: dist.ProcessGroup) -> Any:
+    """What carries tensors on the host."""
+    return group._get_backend(_HOST)

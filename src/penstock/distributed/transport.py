@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -56,7 +56,9 @@ class Transport:
         #: Backward passes of one process go one after the other.
         self.backward_lock = threading.Lock()
         self._key = AbortKey(torch_group.store_of(group))
-        self._watch = Watch(self._key, partial(torch_group.break_waits, group))
+        self._watch = Watch(self._key, self._break_waits)
+        #: For each other rank what carries messages between the two; made when all are there.
+        self._pairs: dict[int, Any] = {}
         #: For each rank the sends that may be under way, with their buffers.
         self._sends: dict[int, _Sends] = {}
         #: Whether tensors of a device travel as they are.
@@ -87,6 +89,11 @@ class Transport:
             self._sends.clear()
             self._key.write(reason)
 
+    def _break_waits(self) -> None:
+        """End all waits of this process, from another thread."""
+        for backend in {torch_group.host_backend(self.group), *self._pairs.values()}:
+            torch_group.break_waits(backend)
+
     # ---- operations of the total order -----------------------------------------------------------
 
     def agree(self, facts: Mapping[str, int], advice: Mapping[str, str]) -> None:
@@ -103,19 +110,23 @@ class Transport:
             values = {rank: numbers[position] for rank, numbers in found.items()}
             if len(set(values.values())) > 1:
                 raise disagreement(name, values, advice[name])
+        if not self._pairs:
+            self._pairs = torch_group.pair_up(self.group)
 
     def send(self, rows: torch.Tensor, peer: int, what: str) -> None:
         """Send rows to a rank; does not wait for them to arrive."""
         self.number += 1
         message = new_message(self._header, self._portable(rows))
-        begin = partial(torch_group.exchange, self.group, message, self.rank, peer)
+        pair = self._pairs[peer]
+        begin = partial(torch_group.exchange, self.group, pair, message, self.rank, peer)
         self._begin(begin, message, peer, what)
 
     def receive(self, rows: Rows, peer: int) -> torch.Tensor:
         """Wait for rows from a rank."""
         self.number += 1
         message = self._room(rows)
-        begin = partial(torch_group.exchange, self.group, message, peer, self.rank)
+        pair = self._pairs[peer]
+        begin = partial(torch_group.exchange, self.group, pair, message, peer, self.rank)
         self._take(begin, peer, rows.what)
         self._check(message, self._header, peer, rows.what)
         return rows_in(message, rows.shape, rows.dtype).to(rows.device, non_blocking=True)

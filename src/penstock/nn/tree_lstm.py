@@ -131,15 +131,14 @@ class ChildSumTreeLSTM(nn.Module):
             return h, c, self.child_forget(h)
 
         def inner() -> tuple[Tensor, Tensor, Tensor]:
-            def add_child(k: Tensor, kept: Tensor, h_sum: Tensor) -> tuple[Tensor, ...]:
+            def add_child(k: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
                 h, c, share = self.encode(tree, gates, forget, tree.child(i, k))
-                return k + 1, kept + torch.sigmoid(forget[i] + share) * c, h_sum + h
+                return k + 1, sums + torch.cat([torch.sigmoid(forget[i] + share) * c, h], -1)
 
             # Made of a weight, not of words, so that all rows share it.
-            zeros = self.child_forget.bias.new_zeros(self.hidden)
-            _, kept, h_sum = ps.while_loop(
-                lambda k, kept, h_sum: k < tree.arity(i), add_child, (0, zeros, zeros)
-            )
+            zeros = self.child_forget.bias.new_zeros(2 * self.hidden)
+            _, sums = ps.while_loop(lambda k, sums: k < tree.arity(i), add_child, (0, zeros))
+            kept, h_sum = sums.chunk(2, -1)
             h, c = _state(gates[i] + self.child_gates(h_sum), kept)
             return h, c, self.child_forget(h)
 

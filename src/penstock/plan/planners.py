@@ -102,6 +102,12 @@ def new_planner(
     return Machine(linked, limits, shapes, count, seed, numbers)
 
 
+def load_native() -> None:
+    """Load or compile native code now, not when it has proved worth it."""
+    with planning("always"):
+        _choice.native()
+
+
 def note_planned(planner: object) -> None:
     """A call has been planned."""
     if isinstance(planner, Machine) and _assembled(planner.linked) is not None:

@@ -38,6 +38,7 @@ from penstock.plan.schedule import (
     Schedule,
 )
 from penstock.run.blocks import RunnableBlock
+from penstock.run.collector import collector_waits
 from penstock.run.faults import Numbers, note_uniform, user_errors
 from penstock.run.graphs import CapturedPlan, Graphs
 from penstock.run.inputs import install_inputs, read_inputs
@@ -50,7 +51,13 @@ from penstock.run.queued import OnQueues
 from penstock.run.recording import CallRecorder, recorded_call
 from penstock.run.runner import Runner
 from penstock.run.seeds import Seed
-from penstock.run.shipped import ShippedPlan, ShippedPlanner, find_shipped, plan_ahead
+from penstock.run.shipped import (
+    Contents,
+    ShippedPlan,
+    ShippedPlanner,
+    find_shipped,
+    plan_ahead,
+)
 from penstock.run.templates.choice import Templates
 from penstock.run.templates.template import Poured
 
@@ -289,8 +296,8 @@ class Run(Runner):
     def _plan_and_run(self, inputs: CallInputs, limits: Limits, columns: Columns) -> None:
         executable = self.executable
         seed = self.seed.number if executable.graph.has_random else 0
-        shipped = None if self.keeping is None else find_shipped(executable, self.keeping.key)
-        machine = shipped or executable.new_planner(limits, self.count, seed, self.numbers)
+        made = None if self.keeping is None else self._find_made(self.keeping.key)
+        machine = made or executable.new_planner(limits, self.count, seed, self.numbers)
         self.planner = self.machine = machine
         adopted = machine.take(inputs)
         steps = machine.run()
@@ -313,15 +320,22 @@ class Run(Runner):
         self, machine: AnyPlanner, window: list[Instruction], adopted: Adopted, columns: Columns
     ) -> bool:
         """Run a whole plan in a template; False where it must be run the plain way."""
-        templates = self.executable.templates
-        if self.keeping is None or not self.may_be_captured or self.is_dry or not templates.device:
+        templates, keeping = self.executable.templates, self.keeping
+        if keeping is None or not self.may_be_captured or self.is_dry or not templates.device:
             return False
-        self.outcome, instances = machine.outcome(adopted), list(machine.launched)
-        self.poured = templates.run(self, window, instances, self.outcome, columns)
+        if templates.is_always(keeping.key):
+            return False
+        plan = Contents(window, list(machine.launched), machine.outcome(adopted))
+        self.outcome, self.poured = plan.outcome, templates.run(self, plan, columns)
         if self.poured is None:
             return False
+        templates.keep(keeping.key, plan)
         self.keeping = None
         return True
+
+    def _find_made(self, key: bytes) -> ShippedPlanner | None:
+        """A plan that was made elsewhere, or by an earlier call."""
+        return find_shipped(self.executable, key) or self.executable.templates.known(key)
 
     def _plan(
         self, machine: AnyPlanner, steps: Steps, answer: list[Array] | None
@@ -331,12 +345,13 @@ class Run(Runner):
         window: list[Instruction] = []
         is_over = False
         try:
-            while len(window) < self.window:
-                item = steps.send(answer)
-                answer = None
-                window.append(item)
-                if isinstance(item, Read):
-                    break
+            with collector_waits():
+                while len(window) < self.window:
+                    item = steps.send(answer)
+                    answer = None
+                    window.append(item)
+                    if isinstance(item, Read):
+                        break
         except StopIteration:
             is_over = True
         if self.recorder is not None:

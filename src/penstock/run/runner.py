@@ -32,6 +32,7 @@ from penstock.run.arenas import Arena, Mirror
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
 from penstock.run.capturing import refuse_while_capturing
+from penstock.run.collector import collector_waits
 from penstock.run.faults import Numbers, note_launch
 from penstock.run.fused.indices import Indices
 from penstock.run.memory.exhaustion import note_exhausted
@@ -151,7 +152,7 @@ class Runner:
         self._grow(growth)
         indices = Indices()
         is_inference = torch.is_inference_mode_enabled()
-        with torch.inference_mode(False) if is_inference else nullcontext():
+        with torch.inference_mode(False) if is_inference else nullcontext(), collector_waits():
             # What is prepared may serve runs that are differentiated.
             steps = [self._prepare(item, indices) for item in window if type(item) is not Chunk]
         return PreparedWindow(growth, tuple(steps)), self._run_steps(steps)

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import sha256
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -52,13 +53,19 @@ class ShippedPlan(NamedTuple):
     lengths: np.ndarray[Any, Any]
 
 
-class _Contents(NamedTuple):
-    instructions: list[Instruction]
+class Contents(NamedTuple):
+    """A whole plan."""
+
+    instructions: Sequence[Instruction]
     #: The instances of each launch's rows.
-    launched: list[Integers]
+    launched: Sequence[Integers]
     outcome: Outcome
     #: How sizes are tied in the padded forms that are launched, by the blocks' numbers.
-    ties: dict[int, Ties]
+    ties: Mapping[int, Ties] = MappingProxyType({})
+
+    def planner(self) -> ShippedPlanner:
+        """Stands in for the machine that made it."""
+        return ShippedPlanner(self, deque(self.launched))
 
 
 # ---- making --------------------------------------------------------------------------------------
@@ -82,7 +89,7 @@ def plan_ahead(run: Run, columns: Any) -> ShippedPlan | None:
         if len(instructions) > MOST_INSTRUCTIONS:
             return None
     ties = _ties_of(executable, instructions)
-    contents = _Contents(instructions, list(planner.launched), planner.outcome(adopted), ties)
+    contents = Contents(instructions, list(planner.launched), planner.outcome(adopted), ties)
     return _pack((signature(executable), inputs.digest(limits, WINDOW)), contents)
 
 
@@ -121,7 +128,7 @@ class _Packer(pickle.Pickler):
         return len(self.arrays) - 1
 
 
-def _pack(name: PlanName, contents: _Contents) -> ShippedPlan:
+def _pack(name: PlanName, contents: Contents) -> ShippedPlan:
     file = io.BytesIO()
     packer = _Packer(file)
     packer.dump(contents)
@@ -154,7 +161,7 @@ class _Unpacker(pickle.Unpickler):
 class ShippedPlanner:
     """Stands in for a machine: hands out what another one has planned."""
 
-    contents: _Contents
+    contents: Contents
     launched: deque[Integers]
     has_drawn: bool = False
 
@@ -200,9 +207,9 @@ def find_shipped(executable: Executable, key: bytes) -> ShippedPlanner | None:
     plan = plans.get((signature(executable), key)) if plans else None
     if plan is None:
         return None
-    contents: _Contents = _Unpacker(plan).load()
+    contents: Contents = _Unpacker(plan).load()
     padded = {block.number: block for block in executable.padded.values()}
     # Padded forms are made when they are first planned, which here was elsewhere.
     if not all(padded[number].has_form(ties) for number, ties in contents.ties.items()):
         return None
-    return ShippedPlanner(contents, deque(contents.launched))
+    return contents.planner()

@@ -7,6 +7,7 @@ import torch
 
 import penstock as ps
 from penstock.autodiff.bounded.runs import BoundedRun
+from penstock.errors import ArgumentError
 from penstock.plan.machine import Machine
 from penstock.run.memory import store as store_module
 from tests.gradients.bounded.runs import bounded_runs
@@ -69,6 +70,14 @@ def test_a_retained_graph_can_be_gone_through_again(policy, budget, w):
     assert_same(torch.autograd.grad(loss, [x, w]), expected, policy)
     with pytest.raises(RuntimeError, match="a second time"):
         torch.autograd.grad(loss, [x, w])
+
+
+@by_policy
+def test_an_instance_that_ended_early_goes_backward_once(policy, budget, w):
+    rows = outputs(inputs(), w, policy, budget)
+    scalar(rows).backward()
+    with pytest.raises(RuntimeError, match="a second time"):
+        rows[0].sum().backward()
 
 
 @by_policy
@@ -257,3 +266,31 @@ def explained_without_policy(w):
     with ps.profile() as profile:
         outputs(inputs(), w)
     return profile.explain()
+
+
+@pytest.mark.parametrize("policy", ["swap", "auto"])
+def test_what_several_devices_save_is_swapped(policy, w):
+    """Each device has a store of its own."""
+
+    @ps.function
+    def placed(x, n):
+        def step(k, h):
+            with ps.device("cpu:0"):
+                g = torch.tanh(h @ w)
+            with ps.device("cpu:1"):
+                return k + 1, g * torch.sigmoid(h)
+
+        return ps.while_loop(lambda k, h: k < n, step, (0, x))[1]
+
+    x = inputs()
+    expected = torch.autograd.grad(scalar(placed.map(x, LENGTHS)), [x, w])
+    with ps.profile() as profile, ps.memory(policy, budget=200):
+        rows = placed.map(x, LENGTHS)
+    for device in ("cpu:0", "cpu:1"):
+        assert f"{device}: Memory ({policy}, 200 B): 9 copies" in profile.explain()
+    for _ in range(2):
+        found = torch.autograd.grad(scalar(rows), [x, w], retain_graph=True)
+        assert_same(found, expected)
+    assert_same(torch.autograd.grad(scalar(rows), [x, w]), expected)
+    with ps.memory("recompute"), pytest.raises(ArgumentError, match="run launches again"):
+        placed.map(x, LENGTHS)

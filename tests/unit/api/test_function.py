@@ -13,7 +13,8 @@ from torch import nn
 
 from penstock.api.control_flow import cond, while_loop
 from penstock.api.eager import set_eager
-from penstock.api.function import Function, function, map_instances
+from penstock.api.function import Function, function
+from penstock.api.mapping import map_instances
 from penstock.api.markers import shared, static
 from penstock.api.sequences import scan
 from penstock.capture.tensor_array import TensorArray

@@ -62,6 +62,13 @@ def word_sums(words, n):
     return total, vectors
 
 
+@ps.function
+def two_loops(x, n, m):
+    """Rows leave the first loop at different times, and enter the second together."""
+    x = ps.while_loop(lambda i, x: i < n, lambda i, x: (i + 1, torch.sin(x)), (0, x))[1]
+    return ps.while_loop(lambda i, x: i < m, lambda i, x: (i + 1, torch.cos(x)), (0, x))[1]
+
+
 @pytest.fixture
 def machines(monkeypatch):
     """The machines of all calls, in order."""
@@ -84,11 +91,13 @@ def columns_of(name):
         return tree_sum(), [random_binary_trees(40, seed=1)]
     if name == "loop":
         return powers, [torch.randn(30), torch.randint(0, 40, (30,))]
+    if name == "two loops":
+        return two_loops, [torch.randn(30, 2), torch.randint(0, 9, (30,)), [3] * 30]
     lengths = [3, 1, 5, 2]
     return word_sums, [[torch.randn(n, 2) for n in lengths], lengths]
 
 
-PROGRAMS = ["trees", "loop", "flat blocks"]
+PROGRAMS = ["trees", "loop", "two loops", "flat blocks"]
 
 
 @pytest.mark.parametrize("bounds", [{}, {"live_rows": 60}, {"loop_rows": 20, "admitted_rows": 7}])
@@ -204,7 +213,7 @@ def test_what_cannot_be_assembled_says_why():
         return x
 
     halve(torch.ones(2))
-    executable = halve._executable(halve._entry((torch.ones(2),), {}))
+    executable = halve._runs.executable(halve._entry((torch.ones(2),), {}))
     with pytest.raises(NotNative, match="kind read"):
         assemble(executable.linked)
 

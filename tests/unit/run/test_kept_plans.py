@@ -403,6 +403,7 @@ def test_several_threads_share_plans(machines):
     assert plans_of(f).hits == 2 * 32
 
 
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 def test_arrays_of_a_kept_plan_are_never_written_to():
     f, x = repeat(), torch.randn(3, 2, requires_grad=True)
     expected, _ = (torch.autograd.grad(f.map(x, [1, 2, 3], out="stack").sum(), x) for _ in range(2))

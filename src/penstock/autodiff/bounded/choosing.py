@@ -163,7 +163,7 @@ class Choosing(Recomputing):
     def enter(self, run: Bounded, page: Page) -> None:
         """Fetch a page, or make its segment again."""
         if page in self.pages:
-            Swapping.enter(self, run, page)
+            self.bring(page)
         else:
             super().enter(run, page)
 

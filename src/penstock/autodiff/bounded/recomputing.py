@@ -176,6 +176,8 @@ class Recomputing(Swapping):
         segment = self.of_page.get(page)
         if segment is None or not segment.is_recomputed or segment is self.made_again:
             return
+        if segment.is_consumed:
+            return  # its rows may be gone, as the page will tell
         self.leave_segment(segment)
         self.made_again = segment
         values = self._go_down(run, segment)

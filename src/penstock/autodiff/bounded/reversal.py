@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from penstock.autodiff.bounded.queued import SwappedQueuedReversal, SwappedQueuedRun, unjoined
 from penstock.autodiff.bounded.runs import Bounded
-from penstock.autodiff.contract import WINDOW
 from penstock.autodiff.queued import QueuedReversal, QueuedTapedRun
 from penstock.autodiff.reverse import Reversal
 from penstock.autodiff.tape import Entry, Page, Taping
@@ -39,18 +39,14 @@ class BoundedReversal(Reversal):
         assert isinstance(entry, Page)
         strategy = self.taped.strategy
         strategy.enter(self.taped, entry)
+        for half in step:
+            if not half.is_bound and half.additions is not None:
+                super()._bind(entry, half)  # now, before the page counts as used up
         super()._run_step(entry, step)
         strategy.leave(entry)
 
     def _owned(self, values: torch.Tensor) -> torch.Tensor:
-        """A page that was away has come back as one piece of memory: factors that wait for others
-        must not hold all of it.
-        """
-        owned = super()._owned(values)
-        waits = len(values) < WINDOW
-        if owned is values and waits and values.untyped_storage().nbytes() > 2 * values.nbytes:
-            return values.clone()
-        return owned
+        return unjoined(super()._owned(values))
 
     def _bind(self, page: Page, half: Half) -> None:
         if not self.taped.strategy.is_away(page):  # it is bound when it has come
@@ -59,6 +55,8 @@ class BoundedReversal(Reversal):
 
 def reversal_of(run: Taping, keep: bool, checks_nan: bool) -> Reversal:
     """A backward pass over the tape of a run."""
+    if isinstance(run, SwappedQueuedRun):
+        return SwappedQueuedReversal(run, keep, checks_nan)
     if isinstance(run, QueuedTapedRun):
         return QueuedReversal(run, keep, checks_nan)
     kind = BoundedReversal if isinstance(run, Bounded) else Reversal
@@ -67,5 +65,5 @@ def reversal_of(run: Taping, keep: bool, checks_nan: bool) -> Reversal:
 
 def rest(run: Taping) -> None:
     """A backward pass is over, or has failed: what it needed of a bounded run is let go."""
-    if isinstance(run, Bounded):
+    if isinstance(run, Bounded | SwappedQueuedRun):
         run.rest()

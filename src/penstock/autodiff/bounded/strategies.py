@@ -6,7 +6,7 @@ backward half runs its page is entered, and holds its values until it is left.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -52,9 +52,14 @@ class Swapping:
     def take(self, run: Bounded, step: Prepared, page: Page) -> Holding:
         """Take over what a page has saved."""
         assert isinstance(step, PreparedLaunch)
-        shared = shared_operands(run, step)
+        return self.take_page(page, self.lent(run), shared_operands(run, step))
+
+    def take_page(
+        self, page: Page, lent: frozenset[int], shared: Mapping[int, torch.Tensor]
+    ) -> Holding:
+        """The same, given where the memory of inputs begins, and of tensors that others share."""
         saved, page.saved = page.saved, []
-        made = self.pages[page] = self.holdings.hold(saved, self.lent(run), shared)
+        made = self.pages[page] = self.holdings.hold(saved, lent, shared)
         return made
 
     def lent(self, run: Bounded) -> frozenset[int]:
@@ -86,12 +91,16 @@ class Swapping:
         self.store.expect([parcel for holding in held for parcel in holding.parcels])
 
     def enter(self, run: Bounded, page: Page) -> None:
+        """A page is about to be used."""
+        self.bring(page)
+
+    def bring(self, page: Page) -> None:
         """Give a page its values."""
         holding = self.pages.get(page)
         if holding is not None:
             was_away = not holding.is_here
             page.saved = list(self.holdings.fetch(holding))
-            if was_away:
+            if was_away and page.versions:
                 page.versions = tuple(
                     page.versions[k] if k in holding.lent else version_of(values)
                     for k, values in enumerate(page.saved)

@@ -224,7 +224,7 @@ def advance(
             scalars[op.CONTROL_HEAD] = (scalars[op.CONTROL_HEAD] + 1) % len(control)
             scalars[op.CONTROL_COUNT] -= 1
         else:
-            position = admissible(nodes, contexts, live, limits, expanding, scalars)
+            position = admissible(nodes, contexts, live, limits, expanding, in_data, scalars)
             if position >= 0:
                 node = expanding[position]
                 remove_expanding(position, expanding, scalars)

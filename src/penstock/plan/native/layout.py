@@ -128,6 +128,7 @@ class Layout:
         for row, node, segment in zip(table, self.queued, segments):
             row[op.NODE_SEGMENT], row[op.NODE_CONTEXT] = segment, node.context
             row[op.NODE_RANK], row[op.NODE_NUMBER] = node.rank, node.number
+            row[op.NODE_ENTERS] = node.kind == "enter"
             if node.is_data:
                 row[op.NODE_QUEUE] = op.DATA_QUEUE
             else:

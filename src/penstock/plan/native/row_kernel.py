@@ -133,13 +133,31 @@ def take_all(node, buffer, start, queue, queue_head, queue_width):
 
 
 @compiled
-def admissible(nodes, contexts, live, limits, expanding, scalars):
-    """The position of the first node that may create rows without going over a bound, or -1."""
+def admissible(nodes, contexts, live, limits, expanding, in_data, scalars):
+    """The position of the first node that may create rows without going over a bound, or -1; loops
+    are entered last, and once no block of lower rank is ready.
+    """
     if scalars[op.LIVE_ROWS] >= limits[op.LIVE_LIMIT]:
         return -1
+    first = -1
     for position in range(scalars[op.EXPANDING_COUNT]):
-        context = nodes[expanding[position], op.NODE_CONTEXT]
+        node = expanding[position]
+        context = nodes[node, op.NODE_CONTEXT]
         if not contexts[context, op.IS_LOOP] or live[context] < limits[op.LOOP_LIMIT]:
+            if not nodes[node, op.NODE_ENTERS]:
+                return position
+            first = position if first < 0 else first
+    if first < 0:
+        return -1
+    lowest = -1
+    for node in range(len(in_data)):
+        if in_data[node] and (lowest < 0 or nodes[node, op.NODE_RANK] < lowest):
+            lowest = nodes[node, op.NODE_RANK]
+    for position in range(first, scalars[op.EXPANDING_COUNT]):
+        node = expanding[position]
+        context = nodes[node, op.NODE_CONTEXT]
+        is_open = not contexts[context, op.IS_LOOP] or live[context] < limits[op.LOOP_LIMIT]
+        if is_open and (lowest < 0 or nodes[node, op.NODE_RANK] <= lowest):
             return position
     return -1
 

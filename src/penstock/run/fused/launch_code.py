@@ -46,6 +46,8 @@ class Part:
     dtype: torch.dtype
     shape: tuple[int, ...]
     device: torch.device
+    #: Whether the function takes the entries of all rows behind each other, in one dimension.
+    is_joined: bool = False
     #: Whether zeros are left where it was gathered.
     is_taken: bool = False
 
@@ -95,6 +97,7 @@ class LaunchCode:
                 if part.is_taken:
                     taken.append((tensor, index))
                 rows, tensor = index.shape[0], tensor.index_select(0, index)
+                tensor = tensor.flatten(0, 1) if part.is_joined else tensor
             elif part.origin is Origin.GIVEN:
                 rows = tensor.shape[0]
             arguments.append(tensor)

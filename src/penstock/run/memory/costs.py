@@ -12,8 +12,8 @@ from penstock.run.memory.parcels import Backing
 from penstock.run.memory.policy import in_words
 from penstock.run.memory.store import new_backing
 
-#: Bytes that are copied to measure it, and how often.
-PROBE, ROUNDS = 4 << 20, 3
+#: Bytes that are copied to measure it, by the type of the device, and how often.
+PROBE, ROUNDS = {"cpu": 4 << 20, "cuda": 64 << 20}, 3
 
 
 class Bandwidth(NamedTuple):
@@ -35,8 +35,9 @@ class Bandwidth(NamedTuple):
 def bandwidth_of(device: torch.device) -> Bandwidth:
     """The best of a few copies of some megabytes."""
     backing = new_backing(device)
-    out, back = _best(backing, device, PROBE)
-    return Bandwidth(PROBE / out, PROBE / back, min(_best(backing, device, 64)))
+    size = PROBE[device.type]
+    out, back = _best(backing, device, size)
+    return Bandwidth(size / out, size / back, min(_best(backing, device, 64)))
 
 
 def _best(backing: Backing, device: torch.device, size: int) -> tuple[float, float]:

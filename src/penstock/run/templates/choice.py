@@ -16,8 +16,10 @@ import torch
 
 from penstock.plan.outcome import Extent, Outcome
 from penstock.plan.outline import Outline, fit, launches_of, outline_of, roomy, widened
-from penstock.plan.schedule import Instruction, Integers, Launch
+from penstock.plan.plan_cache import BoundedPlans, size_of
+from penstock.plan.schedule import Launch
 from penstock.run.fused.setting import Fusion
+from penstock.run.shipped import Contents, ShippedPlanner
 from penstock.run.templates.template import Poured, Template
 
 if TYPE_CHECKING:
@@ -27,6 +29,10 @@ log = logging.getLogger("penstock")
 
 #: Plans that are seen before a template is made for their like.
 SEEN = 3
+#: How often in a row a plan is poured before it is taken for one that is always the same.
+STREAK = 6
+#: Bounds for the plans of one program that are remembered.
+MOST_PLANS, MOST_BYTES = 4096, 32 << 20
 #: Templates of one program, and how often one is made: at first, and once more for so many plans.
 MOST_TEMPLATES, FIRST, PLANS_A_TEMPLATE = 2, 6, 16
 
@@ -64,6 +70,26 @@ class Templates:
     def __init__(self, devices: Collection[str]) -> None:
         self._devices = tuple(map(torch.device, devices))
         self._candidates: dict[Hashable, _Candidate] = {}
+        #: Plans that were poured, by the inputs that led to them.
+        self._plans: BoundedPlans[Contents] = BoundedPlans(MOST_PLANS, MOST_BYTES)
+        self._last, self._streak = b"", 0
+
+    def known(self, key: bytes) -> ShippedPlanner | None:
+        """Hands out the plan of an earlier call that was poured."""
+        found = self._plans.find(key)
+        return None if found is None else found.planner()
+
+    def keep(self, key: bytes, plan: Contents) -> None:
+        """Remember a plan that was poured."""
+        if self._plans.find(key) is None:
+            about = (plan.instructions, plan.launched, plan.outcome.inputs, plan.outcome.results)
+            self._plans.keep(key, plan, size_of(about))
+
+    def is_always(self, key: bytes) -> bool:
+        """Whether the same plan has come again and again: a graph of its own serves it better."""
+        self._streak = self._streak + 1 if key == self._last else 1
+        self._last = key
+        return self._streak > STREAK
 
     @property
     def device(self) -> torch.device | None:
@@ -72,28 +98,21 @@ class Templates:
             return None
         return self._devices[0] if has_graphs(self._devices[0]) else None
 
-    def run(
-        self,
-        run: Run,
-        window: Sequence[Instruction],
-        instances: Sequence[Integers],
-        outcome: Outcome,
-        columns: Columns,
-    ) -> Poured | None:
+    def run(self, run: Run, plan: Contents, columns: Columns) -> Poured | None:
         """Run a plan in a template; None where it must be run the plain way."""
         is_watched = run.recorder is not None and run.recorder.profiles
         device = self.device
         if is_watched or device is None or torch.are_deterministic_algorithms_enabled():
             return None
-        launches = launches_of(window)
+        launches = launches_of(plan.instructions)
         if not launches:
             return None
         with _making, torch.inference_mode(False), torch.no_grad():
             try:
-                return self._run(run, launches, instances, outcome, columns, device)
+                return self._run(run, launches, plan, columns, device)
             except Exception as problem:  # torch tells in many ways that work cannot be captured
                 log.info("fresh plans run without a CUDA graph: %s", problem)
-                self._candidate(run, outcome).is_hopeless = True
+                self._candidate(run, plan.outcome).is_hopeless = True
                 run.arenas, run.uniforms = [], {}
                 return None
 
@@ -101,15 +120,17 @@ class Templates:
         self,
         run: Run,
         launches: Sequence[Launch],
-        instances: Sequence[Integers],
-        outcome: Outcome,
+        plan: Contents,
         columns: Columns,
         device: torch.device,
     ) -> Poured | None:
+        outcome = plan.outcome
         candidate = self._candidate(run, outcome)
         outline = None if candidate.is_hopeless else outline_of(launches)
         if outline is None:
             return None
+        if candidate.template is not None and candidate.template.is_stale(run):
+            candidate.template = None
         stages = self._stages(candidate, outline, outcome.extents)
         if stages is None:
             return None
@@ -119,11 +140,11 @@ class Templates:
             kinds = tuple(extent.kind for extent in outcome.extents)
             template = Template(run, candidate.stages, kinds, candidate.ends, device)
             candidate.template, candidate.made = template, candidate.made + 1
-        elif not template.is_free_for(run):
+        elif template.is_held:
             return None
-        plan = Poured(template, launches, instances, stages)
-        template.pour(run, plan, columns, outcome.adopted)
-        return plan
+        poured = Poured(template, launches, plan.launched, stages)
+        template.pour(run, poured, columns, outcome.adopted)
+        return poured
 
     def _stages(
         self, candidate: _Candidate, outline: Outline, extents: Sequence[Extent]

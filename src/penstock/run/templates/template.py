@@ -118,10 +118,14 @@ class Template:
             raise Unfit(f"{block.name} is not launched whole")
         return bound
 
-    def is_free_for(self, run: Run) -> bool:
-        """Whether nobody else works with it, and all that it reads is where it was."""
-        is_held = self.holder is not None and self.holder() is not None
-        return not is_held and self.key == place_key(run)
+    def is_stale(self, run: Run) -> bool:
+        """Whether what it reads is no longer where it was."""
+        return self.key != place_key(run)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a run works with it."""
+        return self.holder is not None and self.holder() is not None
 
     def pour(self, run: Run, plan: Poured, columns: Columns, adopted: Adopted) -> None:
         """Run a plan, whose run holds the template from now on."""
