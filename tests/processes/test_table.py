@@ -37,7 +37,8 @@ LEFT_OUT = {
     "token_losses",
     "two_experts_of_eight",
 }
-NAMES = [name for name in (*PROGRAMS, *PLACED) if name not in LEFT_OUT]
+NAMES = [name for name in PROGRAMS if name not in LEFT_OUT]
+NAMES += [f"placed:{name}" for name in PLACED]
 
 
 @pytest.fixture(scope="module")

@@ -110,8 +110,8 @@ def main(names):
     for name in names:
         fault = ""
         try:
-            if name in PLACED:
-                compare_placed(name)
+            if name.startswith("placed:"):
+                compare_placed(name.removeprefix("placed:"))
             else:
                 with placed_in_turn(TWO_RANKS):
                     compare(PROGRAMS[name])
@@ -124,4 +124,4 @@ def main(names):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(sys.argv[1:] or [*PROGRAMS, *PLACED])
+    main(sys.argv[1:] or [*PROGRAMS, *(f"placed:{name}" for name in PLACED)])

@@ -138,3 +138,16 @@ def test_a_device_holds_on_its_own_thread_only():
         thread.start()
         thread.join()
     assert "cpu:1" not in found[0]
+
+
+def test_a_truth_value_of_the_host_follows_that_of_the_other_branch_to_its_device():
+    @ps.function
+    def program(x):
+        is_done = x.to("meta").sum() > 0
+        if x.sum() > 0:
+            is_done = True
+        return is_done
+
+    text = str(program.program(torch.ones(2)))
+    assert "bool[] on meta = branch" in text
+    assert "bool[] on meta = torch.Tensor.to(%7, device(type='meta'))" in text

@@ -170,6 +170,18 @@ def test_nan_agrees_with_nan_and_ties_are_no_disagreement():
     assert find_disagreement(function, lambda n, x: function(x), inputs, points, {}) is None
 
 
+def test_a_function_that_moves_its_rows_to_a_device_is_compared_on_the_host():
+    inputs, points = [row(4)], [{"N": 3}]
+
+    def problem(factor):
+        moving = lambda x: (torch.sin(x.to("meta")) + torch.ones(4, device="meta"),)  # noqa: E731
+        batched = lambda n, x: (torch.sin(x) * factor + 1,)  # noqa: E731
+        return find_disagreement(moving, batched, inputs, points, {})
+
+    assert problem(1.0) is None
+    assert "values differ" in problem(1.1)
+
+
 def test_a_wrong_shape_dtype_or_value_is_found():
     inputs, points = [row(4)], [{"N": 3}]
 

@@ -259,6 +259,11 @@ def test_records_of_launches_name_the_device():
     assert {launch.device for launch in run.launches} == {"cpu:0", "cpu:1"}
 
 
+def test_a_map_of_no_instances_is_empty():
+    made = loop_across_devices()
+    assert made.function.map([], []) == []
+
+
 def test_threads_end_with_the_interpreter():
     code = (
         "from tests.placed_programs import loop_across_devices as make\n"

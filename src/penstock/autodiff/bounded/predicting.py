@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from time import perf_counter
+from time import thread_time
 from typing import NamedTuple
 
 import torch
@@ -68,29 +68,29 @@ class History:
 
 
 class Stopwatch:
-    """Times a forward pass, on a GPU without waiting for it; what is built on the way is not part
-    of it.
+    """Times a forward pass: on a GPU without waiting for it, on a CPU in the time that the thread
+    had the processor, so that other jobs do not count. Nothing is known of a pass in which
+    something was built.
     """
 
     def __init__(self, device: torch.device | None) -> None:
-        self._began, self._built = perf_counter(), building_time.seconds
+        self._began, self._built = thread_time(), building_time.seconds
         self._timer = None if device is None else DeviceTimer(device)
-        self._host = 0.0
-        self._apart = 0.0
+        self._host: float | None = None
 
     def stop(self) -> None:
         """The pass is over."""
-        self._apart = building_time.seconds - self._built
-        self._host = perf_counter() - self._began - self._apart
+        if building_time.seconds == self._built:
+            self._host = thread_time() - self._began
         if self._timer is not None:
             self._timer.stop()
 
     def seconds(self) -> float | None:
-        """How long it took; None while a device is not done."""
-        if self._timer is None:
+        """How long it took; None while that is not known."""
+        if self._timer is None or self._host is None:
             return self._host
         known = self._timer.seconds()
-        return None if known is None else max(known - self._apart, self._host)
+        return None if known is None else max(known, self._host)
 
 
 class Way(NamedTuple):
