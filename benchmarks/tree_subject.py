@@ -7,8 +7,9 @@ exceptions say so in their names: a known plan, a ready schedule.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 
 import torch
 from torch import Tensor
@@ -29,10 +30,24 @@ COMPILED = "by level, needed, compiled (c+)"
 LOADED = "penstock, collated by a loader"
 LEVELS_LOADED = "by level, needed, levels from a loader"
 
+#: Orders of a batch that come one after the other where structure is to be fresh.
+TURNS = 8
+
 NOTES = {
     "structure": "timed for every candidate but `known plan`, whose trees were seen before",
     "products alone": "in the shapes of the levels",
 }
+
+
+def in_turn(call: Callable[..., Tensor], batches: Sequence[object]) -> Forward:
+    """Calls that take one batch after the other, turned back to the order of the first."""
+    numbers = cycle(range(len(batches)))
+
+    def run() -> Tensor:
+        number = next(numbers)
+        return call(batches[number], out="stack").roll(number, 0)
+
+    return run
 
 
 class TreeSubject:
@@ -59,7 +74,14 @@ class TreeSubject:
         def known() -> Tensor:
             return program.map(trees, out="stack")  # type: ignore[no-any-return]
 
-        return {"penstock": planned_anew(known), KNOWN: known}
+        return {"penstock": planned_anew(in_turn(program.map, self._turned())), KNOWN: known}
+
+    def _turned(self) -> list[list[Tree]]:
+        """The batch in other orders, each a structure of its own, with the trees moved to the front
+        as often as its number says.
+        """
+        count = min(len(self.trees), TURNS)
+        return [self.trees[k:] + self.trees[:k] for k in range(count)]
 
     def _by_hand(self) -> dict[str, Forward]:
         model, trees, twin = self.model, self.trees, self.twin
@@ -77,9 +99,9 @@ class TreeSubject:
     def loaded(self) -> dict[str, Forward]:
         """Ways to run batches whose structure a DataLoader's worker has prepared."""
         model, program = self.model, self.model.forward
-        batch, levels = program.collate(self.trees), needed_levels_of(self.trees)
+        batches, levels = list(map(program.collate, self._turned())), needed_levels_of(self.trees)
         return {
-            LOADED: planned_anew(lambda: program.map(batch, out="stack")),
+            LOADED: planned_anew(in_turn(program.map, batches)),
             LEVELS_LOADED: lambda: tree_lstm.by_level_needed(model, levels),
         }
 
