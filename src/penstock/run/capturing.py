@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -16,17 +17,22 @@ _state = _State()
 
 
 def capture(run: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph:
-    """What is launched inside as a graph; nothing is run."""
+    """What is launched inside as a graph; nothing is run. Raises where nothing was launched: the
+    work went elsewhere, and a graph without it would leave old values.
+    """
     graph = torch.cuda.CUDAGraph()
     _state.is_active = True
     try:
         with (
+            warnings.catch_warnings(record=True) as told,
             torch.cuda.device(device),
             torch.cuda.graph(graph, capture_error_mode="thread_local"),
         ):
             run()
     finally:
         _state.is_active = False
+    if any("CUDA Graph is empty" in str(warning.message) for warning in told):
+        raise RuntimeError("nothing was launched while a plan was captured")
     return graph
 
 
