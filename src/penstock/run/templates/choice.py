@@ -58,6 +58,10 @@ class _Candidate:
         self.ends = tuple(e if e >= extent.end else roomy(extent.end) for e, extent in pairs)
         self.template = None
 
+    def give_up(self) -> None:
+        """Leave such plans alone, and let go of memory."""
+        self.is_hopeless, self.template = True, None
+
     @property
     def may_be_made(self) -> bool:
         """Whether a template may be made for the next plan."""
@@ -112,7 +116,7 @@ class Templates:
                 return self._run(run, launches, plan, columns, device)
             except Exception as problem:  # torch tells in many ways that work cannot be captured
                 log.info("fresh plans run without a CUDA graph: %s", problem)
-                self._candidate(run, plan.outcome).is_hopeless = True
+                self._candidate(run, plan.outcome).give_up()
                 run.arenas, run.uniforms = [], {}
                 return None
 
