@@ -6,6 +6,7 @@ for a while.
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,13 +23,36 @@ _KEY = "abort"
 T = TypeVar("T")
 
 
+#: Threads that ask a store and have no answer yet, and whether the process ends.
+_asking: set[threading.Thread] = set()
+_is_over = threading.Event()
+
+
 def _within(seconds: float, action: Callable[[], T]) -> T | None:
     """What an action gives, if it ends in time: over a cut link the store never answers."""
     found: list[T] = []
-    thread = threading.Thread(target=lambda: found.append(action()), daemon=True)
+
+    def ask() -> None:
+        try:
+            found.append(action())
+        finally:
+            _asking.discard(threading.current_thread())
+
+    thread = threading.Thread(target=ask, daemon=True)
+    _asking.add(thread)
     thread.start()
     thread.join(seconds)
     return found[0] if found else None
+
+
+@atexit.register
+def _await_answers() -> None:
+    """A thread that comes back from torch's C++ code when the interpreter is gone ends the process
+    with an abort.
+    """
+    _is_over.set()
+    for thread in list(_asking):
+        thread.join(GRACE)
 
 
 class AbortKey:
@@ -95,5 +119,7 @@ class Watch:
         while True:
             self._is_waiting.wait()
             time.sleep(INTERVAL)
+            if _is_over.is_set():
+                return
             if self._is_waiting.is_set() and self._key.read() is not None:
                 self._break_waits()
