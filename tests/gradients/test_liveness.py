@@ -215,3 +215,19 @@ def test_rows_are_told_apart_by_any_number_of_results():
     torch.testing.assert_close(
         gradient(many.map(x)), gradient([many.__wrapped__(row) for row in x])
     )
+
+
+def test_elements_of_a_row_that_have_no_cotangent_are_zeros(monkeypatch):
+    """A launch gives rows of several elements, of which one is picked: nobody writes the others."""
+    weight = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
+    f = ps.function(lambda i, k: torch.nn.functional.embedding(i % 3, weight)[k % 3])
+    rows, picked = torch.tensor([[0, 1, 2], [2, 2, 1]]), torch.tensor([1, 0])
+    out = f.map(list(rows), list(picked), out="stack")
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, **k: _spoilt(empty(*a, **k)))
+    (found,) = torch.autograd.grad(out.sum(), weight)
+    assert found.tolist() == [[0, 0], [1, 1], [1, 1]]
+
+
+def _spoilt(values):
+    return values.fill_(torch.nan) if values.is_floating_point() else values

@@ -165,6 +165,41 @@ def test_a_weight_that_was_changed_since_is_torchs_error(twin):
         loss.backward()
 
 
+def test_a_weight_that_backward_does_not_read_may_change(pours):
+    w, b = (torch.ones(3, dtype=DOUBLE, requires_grad=True) for _ in range(2))
+    f = ps.function(lambda x: torch.tanh(x * w) + b)
+    out = f.map(torch.ones(4, 3, dtype=DOUBLE), out="stack")
+    with torch.no_grad():
+        b.mul_(2)
+    out.sum().backward()
+    assert pours == [1]
+
+
+def test_a_weight_and_its_conjugate_are_two(pours):
+    w = torch.tensor([1 + 2j, 3 - 1j], dtype=torch.complex128)
+    f = ps.function(lambda x, w: x * w)
+    x = torch.ones(3, 2, dtype=torch.complex128)
+    for weight in (w, w.conj(), w):
+        torch.testing.assert_close(f.map(x, ps.shared(weight), out="stack"), x * weight)
+    assert len(pours) == 3
+
+
+def test_a_bad_batch_does_not_end_pouring(twin, pours):
+    bad = random_binary_trees(5, seed=9, leaves=(2, 9), vocabulary=5000)
+    with pytest.raises(IndexError):
+        twin.model.forward.map(bad, out="stack")
+    twin.check(gradients(trees(1)))
+    assert pours
+
+
+def test_a_pass_the_plain_way_lets_go_when_all_is_used_up(twin, pours):
+    losses = [row.sum() for row in twin.model.forward.map(trees(1))]
+    for loss in losses:
+        loss.backward()
+    twin.check(gradients(trees(2)))
+    assert len(pours) == 2
+
+
 def test_weights_are_read_anew_where_they_are(twin):
     for seed in range(3):
         twin.check(gradients(trees(seed)))

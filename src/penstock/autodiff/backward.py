@@ -11,7 +11,7 @@ from penstock.autodiff.anomalies import place_of
 from penstock.autodiff.bounded.reversal import rest, reversal_of
 from penstock.autodiff.captured_ways import replay_way, require_values
 from penstock.autodiff.ends import Ends
-from penstock.autodiff.poured import go_poured_way
+from penstock.autodiff.poured import poured_gradients, rest_poured
 from penstock.autodiff.replay import replay_gradients
 from penstock.autodiff.reverse import NanFound, Reversal
 from penstock.autodiff.torch_engine import (
@@ -41,6 +41,7 @@ def go_backward(ends: Ends, grads: Sequence[torch.Tensor | None]) -> Sequence[to
         if recorder is not None:
             recorder.describe_all()
         rest(ends.run)
+        rest_poured(ends.run)
 
 
 def _reverse(
@@ -48,9 +49,9 @@ def _reverse(
 ) -> list[torch.Tensor | None]:
     with torch.no_grad():
         if not keep and not checks_nan:
-            found = go_poured_way(ends, lambda own: seed(ends, own, grads))
-            if found is not None:
-                return ends.gradients(found)
+            gradients = poured_gradients(ends, lambda own: seed(ends, own, grads))
+            if gradients is not None:
+                return gradients
         reversal = reversal_of(ends.run, keep, checks_nan)
         known = ends.known_way(grads)
         if known is not None and not keep and not checks_nan:

@@ -19,7 +19,7 @@ from penstock.autodiff.tape import Entry, Page, Tape, TapedRun
 from penstock.autodiff.versions import check_version
 from penstock.plan.schedule import Integers, Launch
 from penstock.run.fused.indices import Indices
-from penstock.run.templates.template import Poured
+from penstock.run.templates.template import Poured, Template
 
 if TYPE_CHECKING:
     from penstock.autodiff.ends import Ends
@@ -33,8 +33,12 @@ class PouredTape(Tape):
     def __init__(self, run: TapedRun, plan: Poured) -> None:
         self._run, self.plan = weakref.ref(run), plan
         self._entries: list[Entry] | None = None
-        #: Whether it was gone through for the last time.
-        self.is_used_up = False
+
+    def use_up(self) -> None:
+        """It was gone through for the last time: the template is free."""
+        if self.plan.template is not None:
+            self.plan.template.let_go()
+        self.plan.template = None
 
     @property
     def is_apart(self) -> bool:
@@ -61,12 +65,14 @@ class PouredTape(Tape):
         page.indices = Indices()
         form = page.form = run.whole_form(launch.block)
         assert form is not None
-        room, made = self.plan.template.stages[stage].room, self.plan.template.saved[stage]
+        template = self.plan.template
+        if template is None:
+            page.use(None, is_last=True)
+            return page
+        room, made = template.stages[stage].room, template.saved[stage]
         pairs = zip(made, form.saved, strict=True)
         page.save([_rows_of(values, kept.dimension, launch.rows, room) for values, kept in pairs])
         page.is_lasting = page.is_apart = True
-        if self.is_used_up:
-            page.use(None, is_last=True)
         return page
 
 
@@ -77,29 +83,62 @@ def _rows_of(values: torch.Tensor, dimension: int | None, rows: int, room: int) 
     return values.narrow(dimension, 0, rows * (values.shape[dimension] // room))
 
 
-def go_poured_way(ends: Ends, put: Callable[[Reversal], None]) -> Reversal | None:
-    """What the way back through a template leads to, gone for the last time; None where it must be
-    gone the plain way.
+def poured_gradients(
+    ends: Ends, put: Callable[[Reversal], None]
+) -> list[torch.Tensor | None] | None:
+    """The gradients that the way back through a template leads to, gone for the last time; None
+    where it must be gone the plain way.
     """
     run = ends.run
     if not isinstance(run, TapedRun) or not isinstance(run.tape, PouredTape):
         return None
     tape, template = run.tape, run.tape.plan.template
-    if not tape.is_apart or tape.is_used_up or template.way is False:
+    if not tape.is_apart or template is None:
         return None
-    for number, version in run.versions.items():
-        check_version(run.uniforms[number], version)
+    if torch.are_deterministic_algorithms_enabled():
+        return None
+    way = _way_through(template)
+    if way is None:
+        return None
+    for number in way.read & run.versions.keys():
+        check_version(run.uniforms[number], run.versions[number])
     try:
-        if template.way is None:
-            own = template.own
-            assert isinstance(own, TapedRun)
-            template.way = PouredWay(template, own)
-        found: Reversal | None = template.way.go(run, tape.plan, put)
+        found = way.go(run, tape.plan, put)
     except Exception as problem:  # torch tells in many ways that work cannot be captured
-        log.info("ways back through fresh plans run without a CUDA graph: %s", problem)
-        template.way = False
+        _tell(template, problem)
         return None
-    if found is not None:
-        tape.is_used_up = True
-        template.let_go()
-    return found
+    if found is None:
+        return None
+    gradients = ends.gradients(found)
+    tape.use_up()
+    run.poured = None
+    return gradients
+
+
+def _way_through(template: Template) -> PouredWay | None:
+    """The way back through a template, if there is one."""
+    if template.way is None:
+        assert isinstance(template.own, TapedRun)
+        try:
+            template.way = PouredWay(template, template.own)
+        except Exception as problem:  # not all launches can go back so
+            _tell(template, problem)
+    return template.way or None
+
+
+def _tell(template: Template, problem: Exception) -> None:
+    log.info("ways back through fresh plans run without a CUDA graph: %s", problem)
+    template.way = False
+
+
+def rest_poured(run: object) -> None:
+    """A pass is over: where all rows have gone back for the last time, the template is free."""
+    if isinstance(run, TapedRun) and isinstance(run.tape, PouredTape):
+        tape = run.tape
+        if not tape.is_apart and all(map(_is_over, tape.entries)):
+            tape.use_up()
+            run.poured = None
+
+
+def _is_over(entry: Entry) -> bool:
+    return not isinstance(entry, Page) or not entry.results or entry.is_used_up

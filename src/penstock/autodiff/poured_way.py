@@ -48,6 +48,8 @@ class _Half(NamedTuple):
     slots: Mapping[int, int | None]
     #: The uniform operands that have gradients, by wire, and how these follow.
     uniforms: Sequence[tuple[int, Contraction]]
+    #: The uniform values that it reads.
+    read: Sequence[int]
     form: FusedForm
     #: What its code takes, in order.
     finds: Sequence[Find]
@@ -61,6 +63,8 @@ class PouredWay:
         self.arenas: dict[int, GradientArena] = {}
         #: For each stage its half; None for those that carry no gradients.
         self.halves = [self._half(k, launch) for k, launch in enumerate(template.layout.launches)]
+        #: The uniform values that halves read.
+        self.read = {wire for half in self.halves if half is not None for wire in half.read}
         #: The gradients of uniform values, by wire.
         self.gradients: dict[int, torch.Tensor] = {}
         self.graph: Replayable | None = None
@@ -91,7 +95,8 @@ class PouredWay:
         added = {place: operand for operand, place in slots.items() if uses[place] == 1}
         fused, finds = self._bind(launch, form, backward, stage, added)
         given = {operand: None if place in added else place for operand, place in slots.items()}
-        return _Half(launch, form, tuple(results), given, uniforms, fused, finds)
+        read = [launch.operands[k].wire for k in backward.uniforms]  # type: ignore[union-attr]
+        return _Half(launch, form, tuple(results), given, uniforms, read, fused, finds)
 
     def _arena(self, number: int) -> GradientArena:
         if number not in self.arenas:
@@ -276,6 +281,6 @@ class _Factors:
 
 
 def _without(values: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
-    if not values.is_floating_point():
+    if not (values.is_floating_point() or values.is_complex()):
         return values
     return values.masked_fill(~is_real.view(-1, *[1] * (values.dim() - 1)), 0)

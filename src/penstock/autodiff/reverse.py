@@ -178,7 +178,7 @@ class Reversal:
         held = {k: mask for k, mask in masks.items() if mask is not None}
         if not held:
             return ()
-        partial = [k for k, mask in held.items() if not mask.all()]
+        partial = [k for k in held if not self._is_whole(page.launch.targets[k])]
         if not partial:
             return (self._half(page, tuple(held), None, ()),)
         found = patterns(held, rows, page.form)
@@ -211,6 +211,12 @@ class Reversal:
     def _bind(self, page: Page, half: Half) -> None:
         if not half.is_bound and not page.is_used_up and page.block.is_hot("backward"):
             half.fused, half.is_bound = bind_half(self, page, half), True
+
+    def _is_whole(self, target: Span | Picks) -> bool:
+        """Whether all slots of a result have cotangents: a row that is held may lack those of some
+        of its elements.
+        """
+        return bool(self.arena(target.arena).present[as_slots(target)].all())
 
     def _rows_held(self, target: Span | Picks, rows: int) -> npt.NDArray[np.bool_] | None:
         """Which rows of a result have a cotangent; None if none has."""

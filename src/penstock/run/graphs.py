@@ -162,7 +162,10 @@ def _device_of(plan: KeptPlan) -> torch.device:
 
 def place_key(run: Run) -> Hashable:
     """What a captured plan takes as it was: where tensors are, and how products are made."""
-    places = tuple((tensor.data_ptr(), tensor.stride()) for tensor in run.captures)
+    places = tuple(
+        (tensor.data_ptr(), tensor.stride(), tensor.is_conj(), tensor.is_neg())
+        for tensor in run.captures
+    )
     return (
         places,
         torch.get_float32_matmul_precision(),

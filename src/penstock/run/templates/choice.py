@@ -20,7 +20,7 @@ from penstock.plan.plan_cache import BoundedPlans, size_of
 from penstock.plan.schedule import Launch
 from penstock.run.fused.setting import Fusion
 from penstock.run.shipped import Contents, ShippedPlanner
-from penstock.run.templates.template import Poured, Template
+from penstock.run.templates.template import Poured, Template, Unfit
 
 if TYPE_CHECKING:
     from penstock.run.engine import Columns, Run
@@ -35,6 +35,8 @@ STREAK = 6
 MOST_PLANS, MOST_BYTES = 4096, 32 << 20
 #: Templates of one program, and how often one is made: at first, and once more for so many plans.
 MOST_TEMPLATES, FIRST, PLANS_A_TEMPLATE = 2, 6, 16
+#: Templates in vain after which plans are left alone, and stages for each launch of a plan.
+MOST_FAILURES, MOST_STAGES = 5, 8
 
 _making = threading.RLock()
 
@@ -48,6 +50,7 @@ class _Candidate:
     plans: int = 0
     made: int = 0
     template: Template | None = None
+    failures: int = 0
     is_hopeless: bool = False
 
     def widen(self, outline: Outline, extents: Sequence[Extent]) -> None:
@@ -58,9 +61,12 @@ class _Candidate:
         self.ends = tuple(e if e >= extent.end else roomy(extent.end) for e, extent in pairs)
         self.template = None
 
-    def give_up(self) -> None:
-        """Leave such plans alone, and let go of memory."""
-        self.is_hopeless, self.template = True, None
+    def fail(self, *, is_final: bool = False) -> None:
+        """A template was of no use: let go of its memory, and after a few leave such plans alone.
+        What failed may have been the fault of the data.
+        """
+        self.failures += 1
+        self.is_hopeless, self.template = is_final or self.failures >= MOST_FAILURES, None
 
     @property
     def may_be_made(self) -> bool:
@@ -115,8 +121,8 @@ class Templates:
             try:
                 return self._run(run, launches, plan, columns, device)
             except Exception as problem:  # torch tells in many ways that work cannot be captured
-                log.info("fresh plans run without a CUDA graph: %s", problem)
-                self._candidate(run, plan.outcome).give_up()
+                log.info("a fresh plan runs without a CUDA graph: %s", problem)
+                self._candidate(run, plan.outcome).fail(is_final=isinstance(problem, Unfit))
                 run.arenas, run.uniforms = [], {}
                 return None
 
@@ -134,7 +140,7 @@ class Templates:
         if outline is None:
             return None
         if candidate.template is not None and candidate.template.is_stale(run):
-            candidate.template = None
+            candidate.fail()
         stages = self._stages(candidate, outline, outcome.extents)
         if stages is None:
             return None
@@ -160,6 +166,9 @@ class Templates:
         if stages is None:
             candidate.widen(outline, extents)
             stages = fit(candidate.stages, outline)
+        if len(candidate.stages) > MOST_STAGES * len(outline):
+            candidate.fail(is_final=True)
+            return None
         is_there = candidate.template is not None or candidate.may_be_made
         return stages if is_there else None
 

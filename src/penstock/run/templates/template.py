@@ -60,7 +60,8 @@ def captured(work: Callable[[], None], device: torch.device) -> Replayable:
 class Poured:
     """A plan in a template."""
 
-    template: Template
+    #: None once nothing of it is wanted any more.
+    template: Template | None
     #: The launches of the plan, the instances of their rows, and their stages.
     launches: Sequence[Launch]
     instances: Sequence[Integers]
@@ -93,6 +94,8 @@ class Template:
         own.arenas = [self._arena(number) for number in range(len(self.kinds))]
         own.mirrors, own.uniforms = {}, {}
         own.recorder = own.machine = own.keeping = None
+        own.captures = [tensor.detach() for tensor in own.captures]
+        del own.planner  # nothing is planned, and no arena is added
         for number, uniform in own.uniform_nodes.items():
             if not isinstance(uniform.node.operation, TorchCall):
                 own.uniform(number)  # others are computed anew at every replay
