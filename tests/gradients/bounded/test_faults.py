@@ -152,8 +152,10 @@ def test_an_error_in_backward_leaves_what_can_be_gone_through_again(
 ):
     x = inputs()
     expected = torch.autograd.grad(loss_of(x, w), [x, w])
-    loss = loss_of(x, w, policy, budget)
-    kind = type(loss_strategy(x, w, policy, budget))
+    with bounded_runs() as runs:
+        loss = loss_of(x, w, policy, budget)
+    kind = type(runs[0].strategy)
+    runs.clear()
     original = kind.enter
     count = 0
 
@@ -170,13 +172,6 @@ def test_an_error_in_backward_leaves_what_can_be_gone_through_again(
             torch.autograd.grad(loss, [x, w], retain_graph=True)
     found = torch.autograd.grad(loss, [x, w])
     torch.testing.assert_close(found, expected)
-
-
-def loss_strategy(x, w, policy, budget):
-    """The strategy of a call under a policy."""
-    with bounded_runs() as runs:
-        loss_of(x, w, policy, budget)
-    return runs[0].strategy
 
 
 def test_an_interrupt_while_copies_are_waited_for_loses_nothing(w, monkeypatch):
