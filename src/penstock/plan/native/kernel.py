@@ -132,7 +132,7 @@ def longest_first(heap, counter, bound, count, into):
 @compiled
 def new_rows(context, count, heap, into, contexts, waits, frames, free_rows, live, scalars):
     """Frames with no value yet, in a register at `into`; there is room for them."""
-    size, todo = contexts[context, op.FRAME_SIZE], contexts[context, op.FIRST_TODO]
+    size, todo = contexts[context, op.FRAME_SIZE], contexts[context, op.FIRST_UNDONE]
     slots, slot_count = contexts[context, op.SLOT_START], contexts[context, op.SLOT_COUNT]
     pending, counters = contexts[context, op.PENDING_START], contexts[context, op.PENDING_COUNT]
     first_wait = contexts[context, op.WAITS_START]
@@ -143,7 +143,7 @@ def new_rows(context, count, heap, into, contexts, waits, frames, free_rows, liv
         else:
             row = scalars[op.FRAME_TOP]
             scalars[op.FRAME_TOP] += size
-        frames[row + op.CONTEXT], frames[row + op.TODO] = context, todo
+        frames[row + op.CONTEXT], frames[row + op.UNDONE] = context, todo
         for column in range(slot_count):
             frames[row + slots + column] = -1
         for counter in range(counters):
@@ -173,7 +173,7 @@ def create(
                 return False, frames
         elif how == op.NEXT:
             parent, iteration = frames[row + op.PARENT], frames[row + op.COUNT] + 1
-            frames[parent + op.TODO] += 1
+            frames[parent + op.UNDONE] += 1
             frames[row + op.SITE] = RUNNING
         frames[new + op.PARENT], frames[new + op.SITE] = parent, site
         frames[new + op.INSTANCE] = frames[row + op.INSTANCE]
@@ -194,7 +194,7 @@ def start_instances(count, contexts, waits, frames, free_rows, live, scalars):
         row = rows[instance]
         frames[row + op.PARENT] = frames[row + op.INSTANCE] = instance
         frames[row + op.SITE] = frames[row + op.DEPTH] = frames[row + op.COUNT] = 0
-        frames[row + op.TODO] += 1  # the beginning itself
+        frames[row + op.UNDONE] += 1  # the beginning itself
     return rows, frames
 
 
@@ -364,7 +364,7 @@ def advance(
                 continue
             elif name == op.WAIT:
                 for k in range(n):
-                    frames[heap[at + k] + op.TODO] += a
+                    frames[heap[at + k] + op.UNDONE] += a
                 continue
             elif name == op.MOVE:
                 moves = room(moves, moves_top + 4 + c)

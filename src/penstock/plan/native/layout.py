@@ -140,7 +140,7 @@ class Layout:
         waits: list[int] = []
         for row, linked in zip(table, self.linked.contexts, strict=True):
             index = linked.context.index
-            row[op.FIRST_TODO] = linked.arms[0].todo + linked.loose + (linked.start is not None)
+            row[op.FIRST_UNDONE] = linked.arms[0].todo + linked.loose + (linked.start is not None)
             row[op.SLOT_START] = self.slot(index, 0)
             row[op.SLOT_COUNT] = len(linked.slot_wires)
             row[op.PENDING_START] = self.pending(index, 0)

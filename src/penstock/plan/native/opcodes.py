@@ -10,7 +10,7 @@ from __future__ import annotations
 WIDTH = 8
 
 #: The head of a row's frame; its values, children and counters follow.
-CONTEXT, PARENT, SITE, INSTANCE, TODO, DEPTH, COUNT, HEAD = range(8)
+CONTEXT, PARENT, SITE, INSTANCE, UNDONE, DEPTH, COUNT, HEAD = range(8)
 
 # What instructions do. `rows` is a register of rows, which is also the count of the others.
 (
@@ -135,7 +135,7 @@ CONTROL_QUEUE, EXPANDING_QUEUE, DATA_QUEUE = range(3)
 #: Columns of the table of contexts.
 (
     FRAME_SIZE,
-    FIRST_TODO,
+    FIRST_UNDONE,
     SLOT_START,
     SLOT_COUNT,
     PENDING_START,

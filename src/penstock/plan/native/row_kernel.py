@@ -22,10 +22,10 @@ def settle(
     """
     for k in range(count):
         row = buffer[start + k]
-        frames[row + op.TODO] -= 1
-        while frames[row + op.TODO] == 0:
+        frames[row + op.UNDONE] -= 1
+        while frames[row + op.UNDONE] == 0:
             context = frames[row + op.CONTEXT]
-            frames[row + op.TODO] = -1
+            frames[row + op.UNDONE] = -1
             first = row + contexts[context, op.SLOT_START]
             for column in range(contexts[context, op.SLOT_COUNT]):
                 place, value = (
@@ -48,7 +48,7 @@ def settle(
             scalars[op.LIVE_ROWS] -= 1
             if context == 0:
                 break
-            frames[parent + op.TODO] -= 1
+            frames[parent + op.UNDONE] -= 1
             row = parent
 
 
