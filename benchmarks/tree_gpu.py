@@ -4,9 +4,9 @@ A binary Tree-LSTM (embedding 300) on CUDA, forward and backward, or forward alo
 TF32 products, as training code uses them. A fresh structure is planned at every step, by the
 hand-batched programs under torch autograd as well. The bound is a schedule made by hand, with
 arenas and a backward pass written out, captured in one CUDA graph: it costs the host nothing, and
-it runs for these trees only. A known plan has been run ten times before. Batches that the worker of
-a DataLoader has prepared (`f.collate`, or levels by hand) come with their structure. Does nothing
-where there is no CUDA device.
+it runs for these trees only. A known plan has been run ten times before. Batches "from a loader"
+were prepared beforehand by what a DataLoader's workers would call (`f.collate`, or levels by hand);
+no loader runs, and preparing is not timed. Does nothing where there is no CUDA device.
 """
 
 from __future__ import annotations

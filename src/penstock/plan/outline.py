@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
-from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 from penstock.plan.schedule import Chunk, Instruction, Launch, Operand, Picks, Shared, Span
@@ -113,8 +112,3 @@ def roomy(rows: int) -> int:
     wanted = int(rows * SLACK) + 1
     step = max(8, 1 << max(wanted.bit_length() - 4, 0))
     return -(-wanted // step) * step
-
-
-def room_of(template: Outline) -> int:
-    """How many rows there is room for, in all."""
-    return sum(chain((0,), (stage.room for stage in template)))
