@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from pathlib import Path
 
@@ -12,6 +11,8 @@ import torch
 from torch import nn
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from tests.live_fibers import live_fibers
 
 #: Not for the doctest collector, which would import the tables a second time.
 collect_ignore = ["programs", "harness.py", "models.py", "random_programs.py"]
@@ -75,13 +76,3 @@ def no_fiber_left(young_objects_only):
     before = set(map(id, live_fibers()))
     yield
     assert [fiber for fiber in live_fibers() if id(fiber) not in before] == []
-
-
-def live_fibers():
-    """Greenlets that were started and have not ended, other than those of threads."""
-    gc.collect()
-    return [
-        thing
-        for thing in gc.get_objects()
-        if issubclass(type(thing), greenlet.greenlet) and thing and thing.parent is not None
-    ]

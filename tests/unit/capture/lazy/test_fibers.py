@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from greenlet import GreenletExit, getcurrent, greenlet
+from greenlet import GreenletExit, getcurrent
 
 from penstock.capture.lazy.fibers import Fibers, Wait
 from penstock.errors import WaitError
+from tests.live_fibers import live_fibers
 
 
 def echo(waits: list[Wait]) -> None:
@@ -35,16 +36,11 @@ class Flushes:
             wait.answer = wait.request * 10
 
 
-def live_greenlets() -> int:
-    gc.collect()
-    return sum(issubclass(type(found), greenlet) and not found.dead for found in gc.get_objects())
-
-
 @pytest.fixture(autouse=True)
-def _no_greenlet_is_left(young_objects_only: None) -> Iterator[None]:
-    before = live_greenlets()
+def _no_fiber_is_left(young_objects_only: None) -> Iterator[None]:
+    before = len(live_fibers())
     yield
-    assert live_greenlets() <= max(before, 1)
+    assert len(live_fibers()) <= before
 
 
 def test_outcomes_are_those_of_a_plain_loop() -> None:
