@@ -72,9 +72,13 @@ class Reversal:
 
     def arena(self, number: int) -> GradientArena:
         """The gradients of an arena's values."""
-        if number not in self.arenas:
-            self.arenas[number] = GradientArena(*self.extents[number])
-        return self.arenas[number]
+        arena = self.arenas.get(number)
+        if arena is None:
+            arena = self.arenas[number] = GradientArena(*self.extents[number])
+            for span in self.taped.unasked():
+                if span.arena == number:
+                    arena.leave_out(span)
+        return arena
 
     def gradient_of(self, number: int, slots: Integers) -> torch.Tensor | None:
         """The gradients of slots, zeros for those without; None if none has one."""

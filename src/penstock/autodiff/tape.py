@@ -7,7 +7,7 @@ recorded steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -23,7 +23,7 @@ from penstock.autodiff.lent_rows import find_lent
 from penstock.autodiff.opaque import KeptGraph, launch_kept
 from penstock.autodiff.versions import check_version, version_of
 from penstock.ir.graph import Wire
-from penstock.plan.schedule import Copy, Integers, Launch, Pad, Store, Unpad
+from penstock.plan.schedule import Copy, Integers, Launch, Pad, Span, Store, Unpad
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
 from penstock.run.engine import Run
@@ -195,6 +195,10 @@ class Taping(Runner):
     def flows(self, number: int) -> tuple[Sequence[int], Sequence[int]]:
         """The operands and results of a block that carry gradients."""
         raise NotImplementedError
+
+    def unasked(self) -> Iterable[Span]:
+        """Slots of inputs that carry no gradients, though others of their arenas may."""
+        return ()
 
     def read_uniform(self, number: int) -> torch.Tensor:
         """A uniform value, unless it has been changed since."""
@@ -393,6 +397,13 @@ class TapedRun(Taping, Run):
         self.machine = None
         self.planner = self.kept or KeptPlan(self.outcome)
         self.versions = {number: version_of(value) for number, value in self.uniforms.items()}
+
+    def unasked(self) -> Iterable[Span]:
+        """Slots of inputs that carry no gradients, though others of their arenas may."""
+        entries = zip(self.executable.graph.inputs, self.outcome.adopted, strict=True)
+        return (
+            span for entry, spans in entries if entry.slot not in self.wires for span in spans or ()
+        )
 
     def flows(self, number: int) -> tuple[Sequence[int], Sequence[int]]:
         """The operands and results of a block that carry gradients."""
