@@ -52,10 +52,10 @@ class Chosen:
     function: BatchFunction
     places: tuple[int, ...]
 
-    def __call__(self, *arguments: Any) -> Sequence[torch.Tensor]:
+    def __call__(self, *arguments: Any) -> tuple[torch.Tensor, ...]:
         """What the function gives, chosen."""
         results = self.function(*arguments)
-        return [results[place] for place in self.places]
+        return tuple(results[place] for place in self.places)
 
 
 class FusedHalf:
