@@ -21,8 +21,9 @@ from penstock.autodiff.fused_half import bind_half
 from penstock.autodiff.gradients import GradientArena, add_gradients, as_array, as_slots
 from penstock.autodiff.joint import Pattern, TrainingForm
 from penstock.autodiff.padding import reverse_padding
+from penstock.autodiff.page import Page
 from penstock.autodiff.patterns import patterns
-from penstock.autodiff.tape import Entry, Page, Taping
+from penstock.autodiff.tape import Entry, Taping
 from penstock.autodiff.way_back import CopyBack, Fetch, Fill, Half, Move, WayBack
 from penstock.plan.schedule import (
     Copy,
