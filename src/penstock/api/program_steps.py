@@ -30,7 +30,7 @@ from penstock.ir.types import TensorType
 from penstock.passes.differentiable import find_differentiable
 from penstock.plan.step_kinds import StepKind
 from penstock.run.batched import BlockInput
-from penstock.run.engine import Executable
+from penstock.run.executable import Executable
 from penstock.run.step_blocks import OpaqueBlock
 
 #: Steps kept per program.

@@ -48,7 +48,7 @@ class Runs:
     def executable(self, entry: Entry) -> Any:
         """The program, compiled."""
         if entry.executable is None:
-            from penstock.run.engine import compile_program
+            from penstock.run.executable import compile_program
 
             entry.executable = compile_program(entry.program, self._options["max_depth"])
         return entry.executable
