@@ -15,6 +15,7 @@ import torch
 
 from penstock.autodiff.bounded.choosing import Choosing, strategy_for
 from penstock.autodiff.bounded.folding import Values, gathered
+from penstock.autodiff.bounded.ledger import Rows, is_repeatable, lent_ranges
 from penstock.autodiff.bounded.predicting import (
     Fitting,
     History,
@@ -22,13 +23,7 @@ from penstock.autodiff.bounded.predicting import (
     Stopwatch,
     find_ways,
 )
-from penstock.autodiff.bounded.segments import (
-    Rows,
-    Segment,
-    SegmentStep,
-    is_repeatable,
-    lent_ranges,
-)
+from penstock.autodiff.bounded.segments import Segment, SegmentStep
 from penstock.autodiff.tape import Page, Tape, TapedRun, Taping
 from penstock.autodiff.versions import check_version, version_of
 from penstock.calls.autocast import OFF, autocast_as

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from penstock.autodiff.bounded.segments import lent_ranges
+from penstock.autodiff.bounded.ledger import lent_ranges
 from penstock.autodiff.tape import Entry, Page
 from penstock.autodiff.versions import version_of
 from penstock.plan.schedule import Picks, Span
@@ -48,6 +48,9 @@ class Swapping:
         """A step has run, and has left an entry on the tape."""
         if isinstance(entry, Page) and entry.saved:
             self.take(run, step, entry)
+
+    def received(self, run: Bounded, target: Span | Picks) -> None:
+        """Slots have got values from another device or process."""
 
     def take(self, run: Bounded, step: Prepared, page: Page) -> Holding:
         """Take over what a page has saved."""

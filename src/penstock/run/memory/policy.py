@@ -121,15 +121,3 @@ def refuse_recompute(policy: Policy) -> None:
                 todo='Use ps.memory("swap"), or leave ps.device out.',
             )
         )
-
-
-def refuse_on_devices(policy: Policy) -> None:
-    """Raise an error if a policy is to hold where several processes save values."""
-    if policy.kind != "keep":
-        raise ArgumentError(
-            report(
-                "memory: a program that several processes run keeps what it saves.",
-                facts=[("policy", str(policy)), ("devices", "of several ranks")],
-                todo='Use ps.memory("keep").',
-            )
-        )
