@@ -133,7 +133,7 @@ class Recomputing(Swapping):
             return
         held = {
             arena.chunks[0].untyped_storage().data_ptr(): arena.chunks[0]
-            for arena in run.arenas
+            for arena in run.own_arenas
             if arena.is_held and arena.chunks
         }
         segment.rows = self.holdings.hold(values, self.lent(run), held)

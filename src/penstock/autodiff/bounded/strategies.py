@@ -67,12 +67,12 @@ class Swapping:
 
     def lent(self, run: Bounded) -> frozenset[int]:
         """Where the memory of inputs begins."""
-        chunks = sum(len(arena.chunks) for arena in run.arenas)
+        chunks = sum(len(arena.chunks) for arena in run.own_arenas)
         if chunks != self._chunks:
             self._chunks = chunks
             self._lent = frozenset(
                 arena.chunks[arena.starts.index(start)].untyped_storage().data_ptr()
-                for arena in run.arenas
+                for arena in run.own_arenas
                 for start, _ in lent_ranges(arena)
             )
         return self._lent
@@ -145,7 +145,7 @@ def bytes_of(tensors: Sequence[torch.Tensor], lent: frozenset[int]) -> int:
 
 def shared_operands(run: Bounded, step: PreparedLaunch) -> dict[int, torch.Tensor]:
     """Tensors that a launch has read as a whole, which others may read too."""
-    if not any(arena.is_held for arena in run.arenas):
+    if not any(arena.is_held for arena in run.own_arenas):
         return {}
     made = {target.arena for target in step.launch.targets}
     numbers = {
