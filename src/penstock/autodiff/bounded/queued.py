@@ -13,8 +13,8 @@ from typing import Any
 from penstock.autodiff.bounded.choosing import strategy_for
 from penstock.autodiff.bounded.ledger import targets_of
 from penstock.autodiff.bounded.runs import Bounded, layout_of
+from penstock.autodiff.page import Page
 from penstock.autodiff.queued import QueuedTapedRun
-from penstock.autodiff.tape import Page
 from penstock.plan.schedule import Array
 from penstock.run.memory.policy import Policy
 from penstock.run.prepared import Prepared, PreparedLaunch

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import torch
 
 from penstock.autodiff.bounded.ledger import Known, Rows, is_repeatable, nothing_known
-from penstock.autodiff.tape import Entry, Page
+from penstock.autodiff.page import Page
+from penstock.autodiff.tape import Entry
 from penstock.run.memory.costs import DeviceTimer
 from penstock.run.memory.holdings import Holding
 from penstock.run.prepared import Prepared
