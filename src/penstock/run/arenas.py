@@ -67,14 +67,16 @@ class Arena:
         so that launches that read both find one chunk.
         """
         few = self._few_given(start)
-        if few is not None:
-            start, count = self.starts.pop(), count + few.shape[0]
-        shape = (count, *self.kind.shape)
+        held = 0 if few is None else few.shape[0]
+        shape = (held + count, *self.kind.shape)
         chunk = torch.empty(shape, dtype=self.dtype, device=self.device)
-        if few is not None:
-            chunk[: few.shape[0]].copy_(self.chunks.pop())
-        self.install(start, chunk)
+        # First: a chunk that others see and that is not recycled is an input.
         self.recycled.add(chunk.untyped_storage().data_ptr())
+        if few is None:
+            self.install(start, chunk)
+        else:
+            chunk[:held].copy_(few)
+            self.chunks[0] = chunk
 
     def _few_given(self, end: int) -> torch.Tensor | None:
         """The only chunk, if it ends here, was given and is small; chunks of a GPU stay where they
