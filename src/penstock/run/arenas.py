@@ -31,6 +31,11 @@ FEW = 64
 _likenesses: dict[Kind, int] = {}
 
 
+def likeness_of(kind: Kind) -> int:
+    """The number of a kind."""
+    return _likenesses.setdefault(kind, len(_likenesses))
+
+
 class Arena:
     """The values of one kind."""
 
@@ -38,7 +43,7 @@ class Arena:
         self.kind = kind
         self.number = number
         #: The same for all arenas of a kind.
-        self.likeness = _likenesses.setdefault(kind, len(_likenesses))
+        self.likeness = likeness_of(kind)
         self.dtype: torch.dtype = getattr(torch, kind.dtype, torch.float32)
         self.device = torch.device(kind.device)
         self.starts: list[int] = []
