@@ -78,7 +78,7 @@ class GradientsSoFar:
         found = self.windows.get(key)
         if found is None:
             found = self.windows[key] = wire, Window(how)
-        gradient = found[1].add(tuple(factors if is_own else map(self._owned, factors)))
+        gradient = found[1].add(factors if is_own else [*map(self._owned, factors)])
         if gradient is not None:
             self.add_uniform(wire, gradient)
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from penstock.autodiff.bounded.reversal import rest
 from penstock.autodiff.call import DifferentiableCall, chosen
 from penstock.autodiff.ends import CallEnds
 from penstock.autodiff.reverse import Reversal
@@ -31,7 +32,9 @@ from penstock.plan.schedule import Picks, Span, slot_count, slots_of
 
 
 def go_backward(
-    made: DifferentiableCall, grads: Sequence[torch.Tensor | None]
+    made: DifferentiableCall,
+    grads: Sequence[torch.Tensor | None],
+    kind: type[PlacedReversal],
 ) -> Sequence[torch.Tensor | None]:
     """Gradients of a call's tensors. Only inside a backward pass of torch."""
     if torch.is_grad_enabled():
@@ -50,9 +53,12 @@ def go_backward(
         agree_on_backward(run, _with_gradients(made, grads))
         with transport.guarded(call):
             transport.digest.restart(run.digest + b"backward")
-            reversal = PlacedReversal(run, keep, checks_nan=False)
+            reversal = kind(run, keep, checks_nan=False)
             _seed(made, run, reversal, grads)
-            reversal.run(run.tape.entries)
+            try:
+                reversal.run(run.tape.entries)
+            finally:
+                rest(run)
             found = CallEnds(made).gradients(reversal)
             everyone = (1 << transport.size) - 1
             captures = ranks_of_captures(made.executable, everyone)

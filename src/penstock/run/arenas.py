@@ -63,8 +63,9 @@ class Arena:
         """A new chunk with room for `count` values."""
         shape = (count, *self.kind.shape)
         chunk = torch.empty(shape, dtype=self.dtype, device=self.device)
-        self.install(start, chunk)
+        # First: a chunk that others see and that is not recycled is an input.
         self.recycled.add(chunk.untyped_storage().data_ptr())
+        self.install(start, chunk)
 
     def forget(self) -> None:
         """Let go of all values."""

@@ -132,6 +132,12 @@ class PreparedCopy:
     put: Put
 
 
+class PreparedReceipt(PreparedCopy):
+    """Values that have come from another device, once."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedRead:
     """Values that are read back."""
@@ -174,10 +180,10 @@ def prepare_copy(run: Runner, item: Copy) -> PreparedCopy:
     return PreparedCopy(item, fetch, putting(target, item.target, is_joined=True))
 
 
-def prepare_receipt(run: Runner, item: Copy, values: torch.Tensor) -> PreparedCopy:
+def prepare_receipt(run: Runner, item: Copy, values: torch.Tensor) -> PreparedReceipt:
     """The second half of a copy, whose values have come from another device."""
     target = run.arena(item.target.arena)
-    return PreparedCopy(item, lambda run: values, putting(target, item.target, is_joined=True))
+    return PreparedReceipt(item, lambda run: values, putting(target, item.target, is_joined=True))
 
 
 def prepare_fetch(run: Runner, source: Span | Picks) -> FetchTensor:
