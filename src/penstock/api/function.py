@@ -16,8 +16,9 @@ from typing import Any, overload
 
 import torch
 
+from penstock.api.batches import Batch, many_instances, one_instance
 from penstock.api.collate import CollatedBatch, as_columns, rows_of
-from penstock.api.columns import Batch, Collected, Spread, many_instances, one_instance
+from penstock.api.columns import Collected, Spread
 from penstock.api.eager_calls import call_eagerly, map_eagerly, plain_arguments
 from penstock.api.entries import Entry
 from penstock.api.instances import common_count

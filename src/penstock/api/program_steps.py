@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from penstock.api.columns import Batch
+from penstock.api.batches import Batch
 from penstock.api.entries import Entry
 from penstock.api.instances import naming_assertions
 from penstock.autodiff.function import asks_for_gradients, run_with_gradients

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from penstock.calls.structure import flatten
-from penstock.capture.lazy.calls import CallKey, Unhashable
+from penstock.capture.lazy.call_keys import CallKey, Unhashable
 from penstock.capture.lazy.kinds import LazyKind, intern
 from penstock.capture.lazy.library import Key, Leaf, Step, Uniform, add_launch, library
 from penstock.capture.lazy.module_changes import changes
