@@ -33,8 +33,8 @@ MOST_STATES, MOST_UNITS = 8, 256
 #: is rarely the same twice, takes seconds to build, and may call what can be units.
 MOST_CALLS = 64
 
-#: Units that are made unasked for tensors of the same kinds and different other arguments: a counter
-#: or a list of actions would have one for every value.
+#: Units that are made unasked for tensors of the same kinds and different other arguments: a
+#: counter or a list of actions would have one for every value.
 MOST_VALUES = 8
 
 #: Where an object keeps the units of its methods, and a function its own.
