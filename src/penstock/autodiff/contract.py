@@ -45,6 +45,7 @@ class Contraction:
         """
         if self.kind == "sum":
             return [(factor,) for factor in factors]
+        pairs: list[tuple[torch.Tensor, ...]]
         pairs = list(zip(factors[::2], factors[1::2], strict=True))
         if self.kind == "product":
             return pairs

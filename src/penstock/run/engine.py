@@ -115,6 +115,7 @@ class Run(Runner):
         try:
             with autocast_as(OFF):
                 self._carry_out_all(columns)
+            self.executable.windows.firings += self.outcome.firings
             if self.recorder is not None:
                 self.recorder.ended(self)
         finally:

@@ -18,7 +18,8 @@ from penstock.plan.faults import PlanningError
 from penstock.plan.host_code import dtype_of
 from penstock.plan.limits import Limits
 from penstock.plan.linked import Linked
-from penstock.plan.machine import Machine, ShapeOracle, Steps
+from penstock.plan.machine import Machine, Steps
+from penstock.plan.machine_state import ShapeOracle
 from penstock.plan.native import opcodes as op
 from penstock.plan.native.decode import Decoder, Records
 from penstock.plan.native.kernel import advance, start_instances
