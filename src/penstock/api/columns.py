@@ -14,6 +14,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
 import torch
 
 from penstock.calls.structure import Structure, flatten, leaf_paths, unflatten
@@ -89,6 +90,8 @@ def as_tensor(leaf: Any, path: str) -> torch.Tensor:
         return leaf
     if isinstance(leaf, bool | int | float | complex):
         return torch.tensor(leaf)
+    if isinstance(leaf, np.generic):
+        return torch.tensor(leaf.item())
     raise ArgumentError(
         report(
             "This argument cannot be traced.",
@@ -97,7 +100,9 @@ def as_tensor(leaf: Any, path: str) -> torch.Tensor:
                 ("argument", f"{path}   {type(leaf).__name__}"),
                 ("allowed", "tensors, numbers, and dicts, tuples, lists or dataclasses of these"),
             ],
-            todo="Turn a Python tree into a ps.data.Tree, mark a constant with ps.static, "
+            todo="Turn an array into a tensor with torch.as_tensor."
+            if isinstance(leaf, np.ndarray)
+            else "Turn a Python tree into a ps.data.Tree, mark a constant with ps.static, "
             "or run eager code with ps.map.",
         )
     )

@@ -180,6 +180,10 @@ class Bounded(Taping):
         for wire in {operand.wire for operand in operands if isinstance(operand, Shared)}:
             self.read_uniform(wire)
 
+    def step_aside(self) -> None:
+        """Let saved values leave for a graph of torch's own."""
+        self.strategy.step_aside()
+
     def rest(self) -> None:
         """A backward pass is over, or has failed."""
         self.arenas_again, self.mirrors = None, {}

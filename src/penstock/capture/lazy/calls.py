@@ -50,22 +50,16 @@ class CannotTry(Exception):
 _fake_mode = FakeTensorMode()
 
 
-def fake_of(kind: LazyKind) -> torch.Tensor:
-    """The tensor without contents that stands for a kind."""
-    if kind.fake is None:
-        with TRACING, torch._C.DisableTorchFunction(), torch.inference_mode(False), _fake_mode:
-            kind.fake = torch.empty_strided(
-                kind.shape, kind.stride, dtype=kind.dtype, device=kind.device
-            ).requires_grad_(kind.requires_grad)
-    return kind.fake
-
-
 def fake_operand(operand: Any) -> torch.Tensor:
-    """What stands for an operand when a call is only tried."""
-    if isinstance(operand, Key):
-        with TRACING, torch._C.DisableTorchFunction(), _fake_mode:
+    """What stands for an operand when a call is only tried: its own, so that a result that is an
+    operand or shares its memory tells which.
+    """
+    with TRACING, torch._C.DisableTorchFunction(), torch.inference_mode(False), _fake_mode:
+        if isinstance(operand, Key):
             return torch.empty((), dtype=torch.int64)
-    return fake_of(operand.kind if isinstance(operand, Uniform) else operand._kind)
+        kind: LazyKind = operand.kind if isinstance(operand, Uniform) else operand._kind
+        made = torch.empty_strided(kind.shape, kind.stride, dtype=kind.dtype, device=kind.device)
+        return made.requires_grad_(kind.requires_grad)
 
 
 def try_call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
