@@ -189,14 +189,17 @@ def _input_column(values: list[Any], path: str) -> Any:
     if is_static(first):
         for number, value in enumerate(values):
             if not _same_static(first, value):
-                raise _static_clash(path, first, number, value)
+                todo = "Map over the instances of each static value separately."
+                raise _clash(path, "static value", repr(first), number, repr(value), todo)
         return first
     tensors = [as_tensor(value, path) for value in values] if _has_others(values) else values
     dtype, device = tensors[0].dtype, tensors[0].device
     if len(set(map(_DTYPE, tensors))) > 1 or len(set(map(_DEVICE, tensors))) > 1:
         for number, tensor in enumerate(tensors):
             if tensor.dtype != dtype or tensor.device != device:
-                raise _type_clash(path, tensors[0], number, tensor)
+                texts = describe(tensors[0]), number, describe(tensor)
+                todo = "Convert all instances to one dtype and device."
+                raise _clash(path, "type", *texts, todo)
     shapes = list(map(_SHAPE, tensors))
     distinct = list(map(tuple, dict.fromkeys(shapes)))
     return InputColumn(
@@ -239,29 +242,16 @@ def _structure_clash(name: str, first: Any, number: int, value: Any) -> ColumnEr
     )
 
 
-def _type_clash(path: str, first: Any, number: int, value: Any) -> ColumnError:
+def _clash(path: str, what: str, first: str, number: int, value: str, todo: str) -> ColumnError:
+    """The error about an instance that differs in `what` from the first."""
     return ColumnError(
         report(
-            f"map: instance {number} has another type than the first.",
+            f"map: instance {number} has another {what} than the first.",
             where=user_line(),
             facts=[
-                ("instance 0", f"{path}   {describe(first)}"),
-                (f"instance {number}", f"{path}   {describe(value)}"),
+                ("instance 0", f"{path}   {first}"),
+                (f"instance {number}", f"{path}   {value}"),
             ],
-            todo="Convert all instances to one dtype and device.",
-        )
-    )
-
-
-def _static_clash(path: str, first: Any, number: int, value: Any) -> ColumnError:
-    return ColumnError(
-        report(
-            f"map: instance {number} has another static value than the first.",
-            where=user_line(),
-            facts=[
-                ("instance 0", f"{path}   {first!r}"),
-                (f"instance {number}", f"{path}   {value!r}"),
-            ],
-            todo="Map over the instances of each static value separately.",
+            todo=todo,
         )
     )

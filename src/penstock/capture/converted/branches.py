@@ -35,9 +35,7 @@ def if_stmt(
     """`if test: then() else: orelse()`, for what the blocks do to variables."""
     if _is_decided(test, then, orelse) is not None:
         return
-    tracer = active_tracer()
-    assert tracer is not None
-    refuse_in_try("`if`")
+    tracer = _tracer_of_if()
     pred = as_predicate(tracer, test, "if: the condition")
     variables = Variables(get, set_, facts)
     before = variables.prepare(tracer)
@@ -67,9 +65,7 @@ def if_return(
     decided = _is_decided(test, then, orelse)
     if decided is not None:
         return decided[0]
-    tracer = active_tracer()
-    assert tracer is not None
-    refuse_in_try("`if`")
+    tracer = _tracer_of_if()
     variables = Variables(get, set_, facts)
     before = variables.prepare(tracer)
     pred = as_predicate(tracer, test, "if: the condition")
@@ -88,11 +84,17 @@ def if_exp(test: Any, then: Block, orelse: Block) -> Any:
     decided = _is_decided(test, then, orelse)
     if decided is not None:
         return decided[0]
+    tracer = _tracer_of_if()
+    pred = as_predicate(tracer, test, "if: the condition")
+    return choose(tracer, pred, then, orelse, what="if")
+
+
+def _tracer_of_if() -> Tracer:
+    """The tracer, for an `if` that a run has to decide."""
     tracer = active_tracer()
     assert tracer is not None
     refuse_in_try("`if`")
-    pred = as_predicate(tracer, test, "if: the condition")
-    return choose(tracer, pred, then, orelse, what="if")
+    return tracer
 
 
 def _is_decided(test: Any, then: Block, orelse: Block) -> tuple[Any] | None:

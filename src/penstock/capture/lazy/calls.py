@@ -18,17 +18,8 @@ from penstock.calls.structure import flatten
 from penstock.calls.torch_names import name_of
 from penstock.capture.lazy.call_keys import CallKey, Templates
 from penstock.capture.lazy.kinds import LazyKind, kind_of
-from penstock.capture.lazy.library import (
-    Key,
-    Leaf,
-    Step,
-    Uniform,
-    add_launch,
-    library,
-    one_call_node,
-    step_block,
-    taken_operands,
-)
+from penstock.capture.lazy.library import Key, Leaf, Step, Uniform, library
+from penstock.capture.lazy.step_blocks import add_launch, one_call_node, step_block, taken_operands
 from penstock.capture.source import user_source
 from penstock.capture.traced_draws import TYPED
 from penstock.ir.program import Operand, TorchCall
