@@ -58,7 +58,8 @@ def run_demo(
     forest = random_binary_trees(trees, seed=seed)
     console.print(
         f"A recursive Tree-LSTM (hidden {hidden}) over {trees:,} made-up trees, "
-        f"{sum(map(len, forest)):,} nodes.\nBoth ways take turns, timed in CPU seconds of one thread."
+        f"{sum(map(len, forest)):,} nodes.\n"
+        "Both ways take turns, timed in CPU seconds of one thread."
     )
     with torch.no_grad(), _one_thread():
         building = _timed(lambda: model.forward.map(forest[:2], out="stack"))
