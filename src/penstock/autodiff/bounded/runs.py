@@ -77,6 +77,8 @@ def layout_of(arena: Arena) -> Layout:
 class Bounded(Taping):
     """A run that leaves a tape inside bounds; comes before another kind of taped run."""
 
+    goes_straight = False
+
     def __init__(self, *args: Any, policy: Policy, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.strategy = strategy_for(policy)
