@@ -79,6 +79,11 @@ class BoundedQueuedRun(Bounded, QueuedTapedRun):
         self.parts.clear()
         super().finish()
 
+    def step_aside(self) -> None:
+        """Let saved values leave for a graph of torch's own."""
+        for strategy in self.strategies:
+            strategy.step_aside()
+
     def rest(self) -> None:
         """A backward pass is over, or has failed."""
         self.parts.clear()

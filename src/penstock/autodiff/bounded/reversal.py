@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from penstock.autodiff.bounded.graphs import BoundedGraph
 from penstock.autodiff.bounded.queued import BoundedQueuedRun
 from penstock.autodiff.bounded.runs import Bounded
 from penstock.autodiff.contract import WINDOW
@@ -14,6 +15,7 @@ from penstock.autodiff.queued import QueuedReversal, QueuedTapedRun
 from penstock.autodiff.reverse import Reversal
 from penstock.autodiff.tape import Entry, Taping
 from penstock.autodiff.way_back import Half, Move, WayBack
+from penstock.run.memory.store import IN_FLIGHT
 
 
 class BoundedReversal(Reversal):
@@ -93,6 +95,24 @@ def reversal_of(run: Taping, keep: bool, checks_nan: bool) -> Reversal:
         return QueuedReversal(run, keep, checks_nan)
     kind = BoundedReversal if isinstance(run, Bounded) else Reversal
     return kind(run, keep, checks_nan)
+
+
+def graph_for(run: Taping) -> BoundedGraph | None:
+    """Where a replay of a run puts what torch saves; None where nothing bounds it."""
+    if not isinstance(run, Bounded):
+        return None
+    policy = run.strategy.policy
+    if policy.kind == "auto" and policy.budget is None:
+        return None
+    run.step_aside()
+    return BoundedGraph(IN_FLIGHT if policy.budget is None else policy.budget)
+
+
+def tell(run: Taping, graph: BoundedGraph | None) -> None:
+    """Note what a replay has put away, if a profile is active."""
+    if graph is not None and isinstance(run, Bounded) and run.recorder is not None:
+        text = f"Memory ({run.strategy.policy}): {graph.explain()}."
+        run.recorder.record.notes.append(text)
 
 
 def rest(run: Taping) -> None:

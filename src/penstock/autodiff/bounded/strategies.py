@@ -133,6 +133,11 @@ class Swapping:
             self.holdings.drop(self.pages.pop(page))
         self.store.rest()
 
+    def step_aside(self) -> None:
+        """Let all leave: a graph of torch's own is to be made inside the same budget."""
+        if self.store.budget is not None:
+            self.store.make_room(self.store.budget)
+
     def explain(self) -> str:
         """What was done, in words."""
         sent = f"{self.store.sent} copies ({in_words(self.store.sent_bytes)})"

@@ -169,7 +169,7 @@ class LaunchCode:
             elif part.origin is Origin.GIVEN:
                 add(_values(draw, (rows, *part.shape), part.dtype).to(part.device), {0})
             else:
-                add(_values(draw, part.shape, part.dtype).to(part.device), set())
+                add(_weights(draw, part.shape, part.dtype).to(part.device), set())
         return examples, free
 
     def _check(self, compiled: Compiled, rows: int) -> None:
@@ -214,6 +214,14 @@ def _values(draw: torch.Generator, shape: tuple[int, ...], dtype: torch.dtype) -
     if dtype.is_floating_point:
         return torch.randn(shape, generator=draw).to(dtype)
     return torch.zeros(shape, dtype=dtype)
+
+
+def _weights(draw: torch.Generator, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Random floats such that a product keeps the size of what it is given: in a chain of products
+    that makes it larger, so do differences in the last bits.
+    """
+    values = _values(draw, shape, dtype)
+    return values / shape[-1] ** 0.5 if dtype.is_floating_point and len(shape) > 1 else values
 
 
 def _seconds(call: Callable[[], object], device: torch.device, repeats: int = 5) -> float:
