@@ -68,11 +68,11 @@ class Arena:
         del self.starts[count:]
         del self.chunks[count:]
 
-    def grow(self, start: int, count: int) -> None:
-        """A new chunk with room for `count` values; a few given ones right before it move there,
-        so that launches that read both find one chunk.
+    def grow(self, start: int, count: int, *, moves_given: bool = False) -> None:
+        """A new chunk with room for `count` values; with `moves_given` a few given ones right
+        before it move there, so that launches that read both find one chunk.
         """
-        few = self._few_given(start)
+        few = self._few_given(start) if moves_given else None
         held = 0 if few is None else few.shape[0]
         shape = (held + count, *self.kind.shape)
         chunk = torch.empty(shape, dtype=self.dtype, device=self.device)
