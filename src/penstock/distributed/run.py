@@ -50,8 +50,6 @@ from penstock.run.prepared import prepare_fetch, prepare_put
 class Placing(Run):
     """A run that is one of several; comes before another kind of run."""
 
-    moves_given = False
-
     planner: PlacedPlanner | Known
     transport: Transport
 

@@ -61,7 +61,6 @@ class Run(Runner):
     may_be_captured = True
     #: Whether compiled launches of a kept plan may be called in a row.
     goes_straight = True
-    moves_given = True
     #: Rows hold what they read until they have fired, and results get their slots before.
     keeps_apart = True
 

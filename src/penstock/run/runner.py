@@ -87,9 +87,6 @@ class Runner:
     planner: Planner
     #: Whether it is known that no launch reads and writes the same slot.
     keeps_apart = False
-    #: Whether a few given values may lie in one chunk with computed ones: not where given ones are
-    #: told apart later.
-    moves_given = False
 
     def __init__(
         self,
@@ -193,8 +190,7 @@ class Runner:
 
     def _grow(self, chunks: Iterable[Chunk]) -> None:
         for chunk in chunks:
-            arena = self.arena(chunk.arena)
-            arena.grow(chunk.start, chunk.count, moves_given=self.moves_given)
+            self.arena(chunk.arena).grow(chunk.start, chunk.count)
 
     def _prepare(self, item: Instruction, indices: Indices) -> Prepared:
         if isinstance(item, Launch):

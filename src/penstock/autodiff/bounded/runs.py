@@ -73,7 +73,6 @@ class Bounded(Taping):
     """A run that leaves a tape inside bounds; comes before another kind of taped run."""
 
     goes_straight = False
-    moves_given = False
 
     def __init__(self, *args: Any, policy: Policy, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
