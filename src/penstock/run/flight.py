@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from contextvars import copy_context
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import TypeAlias
@@ -154,8 +155,7 @@ class Flight:
             if mine:
                 ends.append(threading.Event())
                 batch.append((queue, [*mine, ends[-1].set]))
-        put_tasks(batch)
-        self._batches.append(ends)
+        put_tasks(batch, partial(self._batches.append, ends))
 
     def cancel(self, error: BaseException, number: int = -1) -> None:
         """Do not begin with anything more."""
