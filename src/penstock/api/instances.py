@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from penstock.api.columns import Batch
+from penstock.api.batches import Batch
 from penstock.api.markers import Shared
 from penstock.capture.converted.assertions import failed_assertion
 from penstock.capture.location import user_line

@@ -166,7 +166,7 @@ def trace_scan(tracer: Tracer, combine_fn: Any, init: Any, xs: Any, reverse: boo
         counter, arrays = leaves[0], leaves[1 + count :]
         position = _from_end(tracer, length, counter) if reverse else counter
         x = elements.at(position)
-        carry, y = _as_pair(combine_fn(state.value(leaves[1 : 1 + count]), x))
+        carry, y = as_pair(combine_fn(state.value(leaves[1 : 1 + count]), x))
         results, found = flatten(as_values(y, "scan: what combine_fn returns", "y"))
         if found != structure:
             raise _changed_results(example, y)
@@ -254,7 +254,7 @@ def _example_result(
     """What one step returns besides the carry: traced once to learn its structure."""
     with tracer.nested_scope():
         carry = [tracer.leaf(leaf) for leaf in state.leaves]
-        _, y = _as_pair(combine_fn(state.value(carry), elements.at(tracer.tensor(0))))
+        _, y = as_pair(combine_fn(state.value(carry), elements.at(tracer.tensor(0))))
         leaves, structure = flatten(as_values(y, "scan: what combine_fn returns", "y"))
         return [tracer.leaf(leaf) for leaf in leaves], structure
 
@@ -287,7 +287,8 @@ def _shifted(state: State) -> State:
     return shifted
 
 
-def _as_pair(returned: Any) -> tuple[Any, Any]:
+def as_pair(returned: Any) -> tuple[Any, Any]:
+    """The next carry and the result, which `combine_fn` of a scan returns."""
     if type(returned) in (tuple, list) and len(returned) == 2:
         return returned[0], returned[1]
     raise LoopTypeError(

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from penstock.autodiff.bounded.reversal import rest
 from penstock.autodiff.call import DifferentiableCall, chosen
 from penstock.autodiff.ends import CallEnds
 from penstock.autodiff.reverse import Reversal
@@ -31,7 +32,9 @@ from penstock.plan.schedule import Picks, Span, slot_count, slots_of
 
 
 def go_backward(
-    made: DifferentiableCall, grads: Sequence[torch.Tensor | None]
+    made: DifferentiableCall,
+    grads: Sequence[torch.Tensor | None],
+    kind: type[PlacedReversal],
 ) -> Sequence[torch.Tensor | None]:
     """Gradients of a call's tensors. Only inside a backward pass of torch."""
     if torch.is_grad_enabled():
@@ -50,9 +53,12 @@ def go_backward(
         agree_on_backward(run, _with_gradients(made, grads))
         with transport.guarded(call):
             transport.digest.restart(run.digest + b"backward")
-            reversal = PlacedReversal(run, keep, checks_nan=False)
+            reversal = kind(run, keep, checks_nan=False)
             _seed(made, run, reversal, grads)
-            reversal.run(run.tape.entries)
+            try:
+                reversal.run(run.tape.entries)
+            finally:
+                rest(run)
             found = CallEnds(made).gradients(reversal)
             everyone = (1 << transport.size) - 1
             captures = ranks_of_captures(made.executable, everyone)
@@ -90,6 +96,7 @@ class PlacedReversal(Reversal):
     """One backward pass over the tape of this rank's part."""
 
     taped: PlacedTapedRun
+    goes_straight = False
 
     def run(self, entries: Sequence[Any]) -> WayBack | None:
         """Go through a tape from its end; the way is known only as gradients arrive."""
@@ -97,7 +104,7 @@ class PlacedReversal(Reversal):
             if isinstance(entry, Crossing):
                 self._return(entry)
             else:
-                self._run_step(entry, self._reverse(entry))
+                self.run_step(entry, self._reverse(entry))
         self._flush_windows()
         return None
 

@@ -11,13 +11,15 @@ from penstock.autodiff.call import DifferentiableCall, find_tensors
 from penstock.autodiff.function import asks_for_gradients, collect_rows, split_outputs
 from penstock.distributed import torch_group
 from penstock.distributed.backward import go_backward
+from penstock.distributed.bounded import BoundedPlacedRun, reversal_kind
 from penstock.distributed.processes import current_transport
 from penstock.distributed.run import PlacedRun, PlacedTapedRun, ranks_of_devices
 from penstock.distributed.transport import Transport
 from penstock.errors import ArgumentError, report
-from penstock.run.engine import Columns, Executable
+from penstock.run.engine import Columns
+from penstock.run.executable import Executable
 from penstock.run.faults import Numbers, user_errors
-from penstock.run.memory.policy import KEEP, current_policy, refuse_on_devices
+from penstock.run.memory.policy import KEEP, current_policy
 from penstock.run.outputs import collect_outputs
 from penstock.run.seeds import Seed
 
@@ -67,17 +69,8 @@ class PlacedCallNode(torch.autograd.Function):
         """Run with a tape."""
         ctx.made = made
         ctx.set_materialize_grads(False)
-        refuse_on_devices(current_policy() or KEEP)
         with torch.inference_mode(False), torch.no_grad():
-            run = made.taped = PlacedTapedRun(
-                made.executable,
-                made.captures,
-                made.count,
-                made.numbers,
-                made.seed,
-                recorder=made.recorder,
-                wires=made.wires,
-            )
+            run = made.taped = _new_run(made)
             run.place(transport)
             run.carry_out(made.columns)
             outputs = split_outputs(run, made)
@@ -87,7 +80,17 @@ class PlacedCallNode(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         """Reverse the tape, together with all other ranks."""
-        return None, None, *go_backward(ctx.made, grads)
+        made = ctx.made
+        return None, None, *go_backward(made, grads, reversal_kind(made.run))
+
+
+def _new_run(made: DifferentiableCall) -> PlacedTapedRun:
+    """This rank's part of a call, under the memory policy that holds here."""
+    call = made.executable, made.captures, made.count, made.numbers, made.seed
+    policy = current_policy() or KEEP
+    if policy.kind == "keep":
+        return PlacedTapedRun(*call, recorder=made.recorder, wires=made.wires)
+    return BoundedPlacedRun(*call, recorder=made.recorder, wires=made.wires, policy=policy)
 
 
 def is_spread(executable: Executable) -> bool:

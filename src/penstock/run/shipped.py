@@ -33,7 +33,8 @@ from penstock.run.kept_plans import WINDOW
 from penstock.run.padding.function import Ties
 
 if TYPE_CHECKING:
-    from penstock.run.engine import Executable, Run
+    from penstock.run.engine import Run
+    from penstock.run.executable import Executable
 
 #: A plan with more instructions is not worth shipping: it is run while it is made.
 MOST_INSTRUCTIONS = 1 << 14
@@ -199,6 +200,11 @@ def shipped_plans(plans: Sequence[ShippedPlan]) -> Iterator[None]:
         yield
     finally:
         _at_hand.reset(token)
+
+
+def has_shipped_plans() -> bool:
+    """Whether plans that were made elsewhere are at hand."""
+    return bool(_at_hand.get())
 
 
 def find_shipped(executable: Executable, key: bytes) -> ShippedPlanner | None:

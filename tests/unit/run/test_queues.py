@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import penstock as ps
-from penstock.autodiff.tape import Page
+from penstock.autodiff.page import Page
 from penstock.ir.devices import Device
 from penstock.run.engine import QueuedRun
 from penstock.run.prepared import PreparedLaunch
