@@ -52,6 +52,7 @@ from penstock.run.prepared import (
     prepare_unpad,
 )
 from penstock.run.recording import CallRecorder
+from penstock.run.uploads import unchanging
 
 
 class Space(Protocol):
@@ -121,7 +122,7 @@ class Runner:
         if mirror not in self.mirrors:
             refuse_while_capturing()
             values = self.arenas[mirror.arena].chunks[mirror.chunk]
-            self.mirrors[mirror] = values.to(mirror.device, non_blocking=True)
+            self.mirrors[mirror] = unchanging(values).to(mirror.device, non_blocking=True)
         return self.mirrors[mirror]
 
     def extents(self) -> list[tuple[Kind, int]]:

@@ -26,6 +26,7 @@ from penstock.plan.native.kernel import advance, start_instances
 from penstock.plan.native.program import NativeProgram
 from penstock.plan.outcome import Extent, InRuns, InSlots, OnHost, Outcome, Where
 from penstock.plan.schedule import Array, Integers, Kind, Launch, Span
+from penstock.plan.slots import left_out
 
 #: Launches that are planned before the first of them is handed out, at most.
 WINDOW = 512
@@ -253,6 +254,7 @@ class _State:
         top = 0
         for row, space in zip(self.arenas, machine.spaces):
             row[op.TOP] = row[op.STOP] = space.end
+            row[op.LEFT_OUT] = left_out(space.end, space.kind)
             row[op.REGION] = top
             top += 2 * space.end
         if top > len(self.space.counts):
