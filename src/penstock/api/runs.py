@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from penstock.api.columns import Batch
+from penstock.api.batches import Batch
 from penstock.api.entries import Entry
 from penstock.api.guards import Guards
 from penstock.api.instances import naming_assertions, naming_instance, split_instances

@@ -15,7 +15,8 @@ from weakref import ref
 
 from penstock.autodiff.page import Page
 from penstock.autodiff.reverse import Reversal
-from penstock.autodiff.tape import Entry, Tape, TapedRun
+from penstock.autodiff.tape import Entry, Tape
+from penstock.autodiff.taped_run import TapedRun
 from penstock.autodiff.way_back import CopyBack, WayBack
 from penstock.plan.placed import Placement
 from penstock.run.flight import Flight, Message
@@ -79,6 +80,7 @@ class QueuedReversal(Reversal):
     """A backward pass on several devices."""
 
     taped: QueuedTapedRun
+    goes_straight = False
 
     def go(self, entries: Sequence[Entry], way: WayBack) -> None:
         """Run the steps of a way on the queues of their devices."""
@@ -94,7 +96,7 @@ class QueuedReversal(Reversal):
                 self._put_copy(batch, flight, parts, order, step)
             elif step:
                 device = self._device(entry)
-                work = partial(parts[device]._run_step, entry, step)
+                work = partial(parts[device].run_step, entry, step)
                 batch.add(device, -order.number, flight.task(-order.number, device, work))
         for device, part in enumerate(parts):
             batch.add(device, 1, flight.task(1, device, part._flush_windows))

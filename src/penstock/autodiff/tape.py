@@ -6,9 +6,10 @@ the arena's slots are used again. Taping is the same for calls of programs and f
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from functools import partial
+from typing import TypeAlias
 
 import torch
 
@@ -17,16 +18,20 @@ from penstock.autodiff.joint import TrainingForm
 from penstock.autodiff.lent_rows import find_lent
 from penstock.autodiff.opaque import launch_kept
 from penstock.autodiff.page import Page
-from penstock.autodiff.versions import check_version, version_of
-from penstock.ir.graph import Wire
-from penstock.plan.schedule import Copy, Pad, Store, Unpad
+from penstock.autodiff.versions import check_version
+from penstock.plan.schedule import Copy, Pad, Span, Store, Unpad
 from penstock.run.batched.emit import BatchFunction
-from penstock.run.engine import Run
 from penstock.run.fused.binding import FusedLaunch, bind_launch
-from penstock.run.kept_plans import KeptPlan
-from penstock.run.prepared import PreparedCopy, PreparedLaunch, PreparedPadding, PreparedStore
+from penstock.run.prepared import (
+    Prepared,
+    PreparedCopy,
+    PreparedLaunch,
+    PreparedPadding,
+    PreparedStore,
+)
 from penstock.run.runner import Runner
 from penstock.run.step_blocks import OpaqueBlock
+from penstock.run.straight import Note
 
 #: The operands and results of a launch that carry gradients, and whether it saves rows only.
 Asked: TypeAlias = tuple[Sequence[int], Sequence[int], bool]
@@ -54,6 +59,10 @@ class Taping(Runner):
     def flows(self, number: int) -> tuple[Sequence[int], Sequence[int]]:
         """The operands and results of a block that carry gradients."""
         raise NotImplementedError
+
+    def unasked(self) -> Iterable[Span]:
+        """Slots of inputs that carry no gradients, though others of their arenas may."""
+        return ()
 
     def read_uniform(self, number: int) -> torch.Tensor:
         """A uniform value, unless it has been changed since."""
@@ -150,6 +159,31 @@ class Taping(Runner):
         form = training_form(block, (), *self.flows(number))
         return form if isinstance(form, TrainingForm) else None
 
+    def straight_launch(self, step: Prepared) -> tuple[FusedLaunch, Note | None] | None:
+        """A launch as it was run compiled, which leaves a page."""
+        if not isinstance(step, PreparedLaunch):
+            return None
+        operands, results = self.flows(step.launch.block)
+        if not operands or not results:
+            found = super().straight_launch(step)
+            return None if found is None else (found[0], _noted(Page, step))
+        asked = (operands, results, self.saves_rows)
+        fused = step.fused.get(asked)
+        if fused is None or asked in step.lent:
+            return None
+        form, sizes = step.training[asked]
+        new_page = partial(
+            Page,
+            operands=operands,
+            results=results,
+            form=form,
+            sizes=sizes,
+            instances=step.instances,
+            indices=step.indices,
+            is_apart=True,
+        )
+        return fused, _noted(new_page, step, is_own=fused.form.gives_own)
+
     def _bind(self, step: PreparedLaunch, asked: Asked) -> FusedLaunch | None:
         if step.block.plain_function() is None:
             return None
@@ -208,60 +242,13 @@ class Taping(Runner):
         return values.clone() if is_view else values
 
 
-class TapedRun(Taping, Run):
-    """A run of a program that leaves a tape."""
+def _noted(new_page: Callable[..., Page], step: PreparedLaunch, *, is_own: bool = False) -> Note:
+    """Leaves a page with what a launch has given."""
+    launch, block = step.launch, step.block
 
-    #: The wires through which gradients flow.
-    wires: frozenset[Wire]
+    def note(run: Runner, saved: Sequence[torch.Tensor]) -> None:
+        page = new_page(launch, block)
+        page.save(saved, is_own=is_own)
+        run.tape.entries.append(page)  # type: ignore[attr-defined]
 
-    def __init__(self, *args: Any, wires: frozenset[Wire], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.tape, self.wires = Tape(), wires
-        self.versions: dict[int, int] = {}
-        #: The operands and results of blocks that carry gradients, as far as they were asked for.
-        self.known_flows: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
-
-    @property
-    def purpose(self) -> Hashable:
-        """What a captured plan may serve for."""
-        return self.wires, self.saves_rows
-
-    def traces(self) -> list[Entry]:
-        """The tape, which later runs write anew."""
-        for entry in self.tape.entries:
-            if isinstance(entry, Page):
-                entry.is_lasting = True
-        return self.tape.entries
-
-    def no_traces(self) -> list[Entry]:
-        """An empty tape."""
-        return []
-
-    def take_traces(self, traces: list[Entry]) -> None:
-        """Have the tape of another run, of which nothing has gone backward."""
-        self.tape.entries = traces
-        for entry in traces:
-            if isinstance(entry, Page):
-                entry.consumed = None
-
-    def finish(self) -> None:
-        """Let go of what backward does not need: values live on in pages only, and of the planner
-        what it leaves behind.
-        """
-        self.arenas, self.mirrors = [], {}
-        self.machine = None
-        self.planner = self.kept or KeptPlan(self.outcome)
-        self.versions = {number: version_of(value) for number, value in self.uniforms.items()}
-
-    def flows(self, number: int) -> tuple[Sequence[int], Sequence[int]]:
-        """The operands and results of a block that carry gradients."""
-        if number not in self.known_flows:
-            node = self.blocks[number].node
-            operands = tuple(
-                position
-                for position, wire in enumerate(node.inputs)
-                if wire in self.wires and wire.home != "host"
-            )
-            results = tuple(k for k, wire in enumerate(node.outputs) if wire in self.wires)
-            self.known_flows[number] = operands, results
-        return self.known_flows[number]
+    return note

@@ -41,6 +41,7 @@ from penstock.run.slot_access import (
     putting,
     putting_result,
 )
+from penstock.run.straight import Straightened
 
 if TYPE_CHECKING:
     from penstock.run.runner import Runner
@@ -164,6 +165,8 @@ class PreparedWindow:
 
     growth: tuple[Chunk, ...]
     steps: tuple[Prepared, ...]
+    #: The same in a row, by the purpose of runs.
+    straight: dict[Hashable, Straightened] = field(default_factory=dict)
 
 
 def prepare_store(run: Runner, item: Store) -> PreparedStore:

@@ -28,12 +28,13 @@ from penstock.plan.schedule import (
     Store,
     Unpad,
 )
-from penstock.run.arenas import Arena, Mirror
+from penstock.run.arenas import Arena, Mirror, merged
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
 from penstock.run.capturing import refuse_while_capturing
 from penstock.run.collector import collector_waits
 from penstock.run.faults import Numbers, note_launch
+from penstock.run.fused.binding import FusedLaunch
 from penstock.run.fused.indices import Indices
 from penstock.run.memory.exhaustion import note_exhausted
 from penstock.run.nans import check_launch
@@ -52,6 +53,7 @@ from penstock.run.prepared import (
     prepare_unpad,
 )
 from penstock.run.recording import CallRecorder
+from penstock.run.straight import Note
 from penstock.run.uploads import unchanging
 
 
@@ -176,6 +178,13 @@ class Runner:
             raise
         return answer
 
+    def straight_launch(self, step: Prepared) -> tuple[FusedLaunch, Note | None] | None:
+        """A launch as it was run compiled, and what to do with what it gives; None for what goes
+        the usual way.
+        """
+        fused = step.fused.get("inference") if isinstance(step, PreparedLaunch) else None
+        return None if fused is None else (fused, None)
+
     def saved_bytes(self) -> int:
         """Bytes that are held for a backward pass."""
         return 0
@@ -285,15 +294,3 @@ class Runner:
             raise RowFault(error.fault, self.failed_instance, source) from None
         row = note_launch(error, step.block, arguments, step.instances, self.numbers)
         self.failed_instance = None if row is None else int(step.instances[row])
-
-
-def merged(chunks: Iterable[Chunk]) -> tuple[Chunk, ...]:
-    """Chunks of one arena that follow each other become one."""
-    merged: dict[int, list[Chunk]] = {}
-    for chunk in chunks:
-        parts = merged.setdefault(chunk.arena, [])
-        if parts and parts[-1].start + parts[-1].count == chunk.start:
-            last = parts.pop()
-            chunk = last._replace(count=last.count + chunk.count)
-        parts.append(chunk)
-    return tuple(part for parts in merged.values() for part in parts)

@@ -22,6 +22,7 @@ class BoundedReversal(Reversal):
     """A backward pass that enters each page before its halves run, and leaves it behind them."""
 
     taped: Bounded
+    goes_straight = False
 
     def run(self, entries: Sequence[Entry]) -> WayBack | None:
         """Go through a tape from its end."""
@@ -42,9 +43,9 @@ class BoundedReversal(Reversal):
         """Whose strategy has a page."""
         return self.taped
 
-    def _run_step(self, entry: Entry, step: tuple[Half, ...] | Move) -> None:
+    def run_step(self, entry: Entry, step: tuple[Half, ...] | Move) -> None:
         if not isinstance(step, tuple) or not step:
-            super()._run_step(entry, step)
+            super().run_step(entry, step)
             return
         assert isinstance(entry, Page)
         holder = self._holder(entry)
@@ -52,7 +53,7 @@ class BoundedReversal(Reversal):
         for half in step:
             if not half.is_bound and half.additions is not None:
                 super()._bind(entry, half)  # now, before the page counts as used up
-        super()._run_step(entry, step)
+        super().run_step(entry, step)
         holder.strategy.leave(entry)
 
     def _owned(self, values: torch.Tensor) -> torch.Tensor:
