@@ -21,12 +21,12 @@ from penstock.autodiff.reverse import Reversal
 from penstock.autodiff.torch_engine import keeps_graph, without_modes
 from penstock.autodiff.way_back import WayBack
 from penstock.distributed.agreement import agree_on_backward
+from penstock.distributed.gradient_graph import graph_of_gradients
 from penstock.distributed.messages import aligned
 from penstock.distributed.run import PlacedTapedRun
 from penstock.distributed.sums import sum_gradients
 from penstock.distributed.turns import Crossing, Rows
 from penstock.distributed.users import ranks_of_captures
-from penstock.errors import RepetitionError, report
 from penstock.plan.schedule import Picks, Span, slot_count, slots_of
 
 
@@ -35,13 +35,7 @@ def go_backward(
 ) -> Sequence[torch.Tensor | None]:
     """Gradients of a call's tensors. Only inside a backward pass of torch."""
     if torch.is_grad_enabled():
-        raise RepetitionError(
-            report(
-                "a program in several processes has no gradients of gradients.",
-                todo="Call backward without `create_graph=True`, or leave out the ranks in "
-                "`ps.device`.",
-            )
-        )
+        return graph_of_gradients(made, grads)
     run = made.run
     assert isinstance(run, PlacedTapedRun)
     keep = keeps_graph()

@@ -3,7 +3,6 @@
 import copy
 import os
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -142,11 +141,49 @@ def recursion_over_ranks():
         check(climb.map(x), expected)
 
 
-def gradients_of_gradients_are_refused():
+def gradients_of_gradients(rank):
+    torch.manual_seed(1)
+    model = Stages()
+    plain = copy.deepcopy(model)
     x, counts = batch(7)
-    outputs = Stages().score.map(x.requires_grad_(), counts)
-    with pytest.raises(ps.errors.RepetitionError, match="several processes"):
-        torch.autograd.grad(outputs[0].sum(), x, create_graph=True)
+    x.requires_grad_()
+    expected_x = x.detach().clone().requires_grad_()
+    with ps.set_eager(True):
+        expected = penalties(plain, expected_x, counts)
+    check(penalties(model, x, counts), expected)
+    check(x.grad, expected_x.grad)
+    used = {"first": {0}, "second": {1}, "both": {0, 1}, "rare": {1}}
+    for name, ranks in used.items():
+        found, reference = getattr(model, name), getattr(plain, name)
+        if rank in ranks:
+            check(found.weight.grad, reference.weight.grad)
+            check(found.bias.grad, reference.bias.grad)
+        else:
+            assert found.weight.grad is None
+
+
+def penalties(model, x, counts):
+    """A loss of outputs, of all gradients, and of gradients of one of those."""
+    loss = model(x, counts)[1:].sin().sum()
+    first = torch.autograd.grad(loss, [x, *model.parameters()], create_graph=True)
+    penalty = sum(gradient.square().sum() for gradient in first)
+    (second,) = torch.autograd.grad(penalty, x, create_graph=True)
+    total = loss + penalty + second.square().sum()
+    total.backward()
+    return [total, *first, second]
+
+
+def gradients_of_gradients_where_values_steer():
+    x, _ = batch(6)
+    x.requires_grad_()
+
+    def second(rows):
+        (first,) = torch.autograd.grad(torch.stack(rows).cos().sum(), x, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), x)
+
+    with ps.set_eager(True):
+        expected = second([climb(row) for row in x])
+    check(second(climb.map(x)), expected)
 
 
 def replicas_train_as_one(rank, replica, pipeline, across):
@@ -184,7 +221,8 @@ def main():
         losses_go_backward_one_by_one()
         what_is_not_used_has_no_gradient(rank)
         recursion_over_ranks()
-        gradients_of_gradients_are_refused()
+        gradients_of_gradients(rank)
+        gradients_of_gradients_where_values_steer()
     replicas_train_as_one(rank, replica, pipelines[replica], twins[rank])
     print("agreed", flush=True)
     dist.barrier()
