@@ -33,7 +33,7 @@ class PartGraph:
     order: int
     #: What the node takes: the tensors of the call, then the cotangents of each pass so far.
     leaves: list[torch.Tensor]
-    parts: Gradients
+    parts: Sequence[torch.Tensor | None]
     #: Before the first hop, and behind the last.
     start: torch.Tensor
     token: torch.Tensor
@@ -46,9 +46,9 @@ class PartGraph:
             for part, grad in zip(self.parts, given, strict=True)
             if part is not None and grad is not None and part.requires_grad
         ]
-        return self._behind(self.order + 1, pairs, [grad for grad in given if grad is not None])
+        return self.go_back(self.order + 1, pairs, [grad for grad in given if grad is not None])
 
-    def _behind(
+    def go_back(
         self,
         order: int,
         pairs: Sequence[tuple[torch.Tensor, torch.Tensor]],
@@ -59,7 +59,7 @@ class PartGraph:
             [*(output for output, _ in pairs), self.token],
             [*self.leaves, self.start],
             [*(grad for _, grad in pairs), self.token.clone()],
-            retain_graph=True,  # of other orders, too; torch forgets the node and with it the graph
+            retain_graph=True,  # passes of other orders go through it, too
             create_graph=torch.is_grad_enabled(),
             allow_unused=True,
         )
@@ -162,7 +162,7 @@ def _replayed(
         for output, (_, _, grad) in zip(outputs, wanted, strict=True)
         if output.requires_grad
     ]
-    return grounds._behind(1, pairs, [grad for grad in given if grad is not None])
+    return grounds.go_back(1, pairs, [grad for grad in given if grad is not None])
 
 
 def _leaf(tensor: torch.Tensor) -> torch.Tensor:
