@@ -22,7 +22,7 @@ from penstock.autodiff.torch_engine import keeps_graph, without_modes
 from penstock.autodiff.way_back import WayBack
 from penstock.distributed.agreement import agree_on_backward
 from penstock.distributed.gradient_graph import graph_of_gradients
-from penstock.distributed.messages import aligned
+from penstock.distributed.messages import RollingDigest, aligned
 from penstock.distributed.run import PlacedTapedRun
 from penstock.distributed.sums import sum_gradients
 from penstock.distributed.turns import Crossing, Rows
@@ -43,7 +43,7 @@ def go_backward(
     with without_modes(), torch.no_grad(), transport.backward_lock:
         agree_on_backward(run, _with_gradients(made, grads))
         with transport.guarded(call):
-            transport.digest.restart(run.digest + b"backward")
+            transport.digest = RollingDigest(run.digest + b"backward").value
             reversal = PlacedReversal(run, keep, checks_nan=False)
             _seed(made, run, reversal, grads)
             reversal.run(run.tape.entries)

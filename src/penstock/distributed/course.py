@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.distributed.kept_plans import Known, PlacedPlan, Stage, key_of
+from penstock.distributed.messages import RollingDigest
 from penstock.plan.call_inputs import CallInputs
 from penstock.plan.limits import Limits
 from penstock.plan.machine import Steps
@@ -18,6 +19,10 @@ from penstock.run.runner import merged
 
 if TYPE_CHECKING:
     from penstock.distributed.run import Placing
+
+
+#: The digest of an empty schedule.
+_START = RollingDigest(b"call").value
 
 
 class Course:
@@ -61,10 +66,12 @@ class Course:
             self._planning = self._catch_up()
         planner, steps = self._planning
         self.window, is_over = run.plan_window(planner, steps, answer)
-        run.transport.digest.add(self.window)
+        digest = RollingDigest()
+        digest.value = _START if self._stage is None else self._stage.digest
+        digest.add(self.window)
         chunks = (item for item in self.window if isinstance(item, Chunk))
         growth = merged(chunk for chunk in chunks if run.is_mine(chunk.arena))
-        stage = Stage(run.transport.digest.value, self._kinds(planner), growth)
+        stage = Stage(digest.value, self._kinds(planner), growth)
         if is_over:
             stage.outcome = planner.outcome(self._plan.adopted)
         return stage

@@ -18,6 +18,7 @@ from penstock.autodiff.call import DifferentiableCall
 from penstock.autodiff.ends import CallEnds
 from penstock.autodiff.torch_engine import keeps_graph, without_modes
 from penstock.distributed.agreement import agree_on_backward
+from penstock.distributed.messages import RollingDigest
 from penstock.distributed.replay import PlacedReplay
 from penstock.distributed.run import PlacedTapedRun
 from penstock.distributed.sums import Gradients, sum_gradients
@@ -112,7 +113,7 @@ class _Step:
         with without_modes(), transport.backward_lock:
             agree_on_backward(run, marks)
             with transport.guarded(f"the backward pass of call {run.call}"):
-                transport.digest.restart(run.digest + b"replay" + marks)
+                transport.digest = RollingDigest(run.digest + b"replay" + marks).value
                 if self.before is None:
                     graph = _replayed(self.made, run, self.grads)
                 else:

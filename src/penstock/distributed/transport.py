@@ -23,7 +23,6 @@ from penstock.distributed.abort import AbortKey, Watch
 from penstock.distributed.failures import disagreement, drifted, failed_wait, given_up
 from penstock.distributed.messages import (
     Header,
-    RollingDigest,
     message_of,
     new_message,
     room_for,
@@ -48,7 +47,8 @@ class Transport:
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self.limit = torch_group.limit_of(group)
-        self.digest = RollingDigest()
+        #: The digest that stands in front of messages: of the schedule as far as they belong to.
+        self.digest = b""
         #: How many operations of the total order lie behind.
         self.number = 0
         #: How many calls have begun.
@@ -168,7 +168,7 @@ class Transport:
 
     @property
     def _header(self) -> Header:
-        return Header(self.digest.value, self.number)
+        return Header(self.digest, self.number)
 
     def _portable(self, rows: torch.Tensor) -> torch.Tensor:
         """Rows where the group can send them from."""
