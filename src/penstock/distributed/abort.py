@@ -23,7 +23,8 @@ _KEY = "abort"
 T = TypeVar("T")
 
 
-#: Threads that ask a store and have no answer yet, and whether the process ends.
+#: Threads that are in torch's C++ code: they ask a store and have no answer yet, or end waits; and
+#: whether the process ends.
 _asking: set[threading.Thread] = set()
 _is_over = threading.Event()
 
@@ -51,8 +52,9 @@ def _await_answers() -> None:
     with an abort.
     """
     _is_over.set()
-    for thread in list(_asking):
-        thread.join(GRACE)
+    end = time.monotonic() + GRACE
+    while _asking and time.monotonic() < end:
+        time.sleep(INTERVAL / 10)
 
 
 class AbortKey:
@@ -122,4 +124,7 @@ class Watch:
             if _is_over.is_set():
                 return
             if self._is_waiting.is_set() and self._key.read() is not None:
+                me = threading.current_thread()
+                _asking.add(me)
                 self._break_waits()
+                _asking.discard(me)

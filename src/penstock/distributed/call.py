@@ -12,6 +12,7 @@ from penstock.autodiff.function import asks_for_gradients, collect_rows, split_o
 from penstock.distributed import torch_group
 from penstock.distributed.backward import go_backward
 from penstock.distributed.processes import current_transport
+from penstock.distributed.queued import QueuedPlacedRun, QueuedPlacedTapedRun
 from penstock.distributed.run import PlacedRun, PlacedTapedRun, ranks_of_devices
 from penstock.distributed.transport import Transport
 from penstock.errors import ArgumentError, report
@@ -47,7 +48,8 @@ def run_placed(
             outputs = PlacedCallNode.apply(made, transport, *tensors)  # type: ignore[no-untyped-call]
         return collect_rows(made, outputs)
     with torch.no_grad(), user_errors(numbers), executable.recorded(count) as recorder:
-        run = PlacedRun(executable, captures, count, numbers, seed, recorder=recorder)
+        kind = QueuedPlacedRun if _has_several(executable, transport) else PlacedRun
+        run = kind(executable, captures, count, numbers, seed, recorder=recorder)
         run.place(transport)
         run.carry_out(columns)
         found = collect_outputs(run.outcome, run.arena)
@@ -69,7 +71,9 @@ class PlacedCallNode(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         refuse_on_devices(current_policy() or KEEP)
         with torch.inference_mode(False), torch.no_grad():
-            run = made.taped = PlacedTapedRun(
+            is_queued = _has_several(made.executable, transport)
+            kind = QueuedPlacedTapedRun if is_queued else PlacedTapedRun
+            run = made.taped = kind(
                 made.executable,
                 made.captures,
                 made.count,
@@ -99,6 +103,11 @@ def is_spread(executable: Executable) -> bool:
     if placement is None or not any(device.rank for device in placement.devices):
         return False
     return torch_group.are_several()
+
+
+def _has_several(executable: Executable, transport: Transport) -> bool:
+    """Whether this rank has several devices, so that each gets a thread."""
+    return ranks_of_devices(executable).count(transport.rank) > 1
 
 
 def _check_ranks(executable: Executable, transport: Transport) -> None:

@@ -25,10 +25,6 @@ class RollingDigest:
     """A digest of all instructions planned so far, the same on all ranks that plan alike."""
 
     def __init__(self, start: bytes = b"") -> None:
-        self.restart(start)
-
-    def restart(self, start: bytes) -> None:
-        """Begin anew."""
         self.value = blake2b(start, digest_size=8).digest()
 
     def add(self, item: list[Instruction] | bytes) -> None:

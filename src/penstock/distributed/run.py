@@ -19,7 +19,16 @@ from penstock.distributed.agreement import agree_on_call
 from penstock.distributed.course import Course
 from penstock.distributed.kept_plans import Known, PlacedPlan, Stage, plans_of
 from penstock.distributed.transport import Transport
-from penstock.distributed.turns import Cross, Crossing, Own, Rows, Spread, Tell, Turn
+from penstock.distributed.turns import (
+    Cross,
+    Crossing,
+    Hand,
+    Own,
+    Rows,
+    Spread,
+    Tell,
+    Turn,
+)
 from penstock.plan.exchanges import GIVEN
 from penstock.plan.limits import Limits, current_limits
 from penstock.plan.machine import Steps

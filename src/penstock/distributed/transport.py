@@ -73,6 +73,11 @@ class Transport:
         self.calls += 1
         return self.calls
 
+    @property
+    def has_given_up(self) -> bool:
+        """Whether this rank knows that the group cannot be used any more."""
+        return self._reason is not None
+
     @contextmanager
     def guarded(self, operation: str) -> Iterator[None]:
         """Around what this rank does alone: if it fails, all others hear of it."""
