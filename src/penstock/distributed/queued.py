@@ -17,87 +17,24 @@ import torch
 
 from penstock.distributed.course import Course
 from penstock.distributed.kept_plans import Stage
+from penstock.distributed.lanes import Lanes
 from penstock.distributed.run import PlacedTapedRun, Placing
-from penstock.distributed.transport import Transport
 from penstock.distributed.turns import Cross, Hand, Marked, Own, Spread, Tell, Turn
-from penstock.ir.devices import Device
-from penstock.plan.schedule import Array, Await, Copy, Instruction, Launch, Mark, Picks, Shared, Span
+from penstock.plan.schedule import (
+    Array,
+    Await,
+    Copy,
+    Instruction,
+    Launch,
+    Mark,
+    Picks,
+    Shared,
+    Span,
+)
 from penstock.run.engine import Run
-from penstock.run.flight import Flight, Message, Work
+from penstock.run.flight import Message
 from penstock.run.fused.indices import Indices
 from penstock.run.prepared import PreparedLaunch, prepare_receipt
-from penstock.run.queued import Batch
-from penstock.run.queues import Task
-
-
-class Lanes:
-    """The threads of a rank, for one call: one for each of its devices, the last for messages."""
-
-    def __init__(self, transport: Transport, devices: Sequence[Device], operation: str) -> None:
-        self.transport, self._operation = transport, operation
-        mine = [n for n, device in enumerate(devices) if (device.rank or 0) == transport.rank]
-        messages = Device(transport.rank, "messages")
-        #: The lane of each device of this rank, and that of messages.
-        self.lanes = {device: lane for lane, device in enumerate(mine)}
-        self.messages = len(mine)
-        self.flight = Flight([*(devices[n] for n in mine), messages], transport.group.group_name)
-        #: How many tasks there were.
-        self.count = 0
-        self._batch = Batch(len(mine) + 1)
-
-    def add(self, lane: int, work: Work) -> None:
-        """One more task for a thread; if it fails, all ranks hear of it at once."""
-        self._batch.add(lane, self.count, self.flight.task(self.count, lane, self._guarded(work)))
-
-    def mark(self, lane: int, task: Task) -> None:
-        """One more task, which is carried out even if others are cancelled."""
-        self._batch.add(lane, self.count, task)
-
-    def pass_on(self, lane: int, find: Callable[[], torch.Tensor | None]) -> Message:
-        """A task that finds rows for another thread; none if it is cancelled."""
-        message = Message()
-
-        def found() -> None:
-            rows = find()
-            if rows is not None:
-                message.put(rows)
-
-        task = self.flight.task(self.count, lane, self._guarded(found))
-
-        def run() -> None:
-            task()
-            message.close()
-
-        self._batch.add(lane, self.count, run)
-        return message
-
-    def take(self, lane: int, message: Message, work: Callable[[torch.Tensor], object]) -> None:
-        """A task that needs rows of another thread; without them it is cancelled."""
-
-        def taken() -> None:
-            rows = message.take()
-            if rows is not None:
-                work(rows)
-
-        self.add(lane, taken)
-
-    def put(self) -> None:
-        """Let the threads begin with the tasks so far."""
-        batch, self._batch = self._batch, Batch(self.messages + 1)
-        self.flight.put(batch.tasks())
-
-    def land(self, error: BaseException | None = None) -> None:
-        """Wait until all is done, and raise what has gone wrong on any thread."""
-        if error is not None and self.transport.has_given_up:
-            self.flight.cancel(error, self.count)
-        self.flight.land()
-
-    def _guarded(self, work: Work) -> Work:
-        def guarded() -> None:
-            with self.transport.guarded(self._operation):
-                work()
-
-        return guarded
 
 
 class OnLanes(Placing):
@@ -196,7 +133,7 @@ class OnLanes(Placing):
         lane = self.lanes.lanes[turn.device]
         for mark in turn.marks:
             for event in self._marks.get(mark, ()):
-                self.lanes.mark(lane, event.wait)
+                self.lanes.mark(lane, partial(_wait_for, event))
         self.lanes.add(lane, self._numbered(partial(self.step_of, turn)))
 
     def _put_hand(self, turn: Hand) -> None:
@@ -284,3 +221,7 @@ class _Numbered:
     def append(self, entry: Any) -> None:
         """Note an entry that the thread at hand has made."""
         self.found.append((self._run.now.number, entry))
+
+
+def _wait_for(event: threading.Event) -> None:
+    event.wait()

@@ -155,9 +155,7 @@ class Placing(Run):
         with torch.inference_mode(False):  # it may serve runs that are differentiated
             return Own(device, item, self._prepare(item, indices))
 
-    def _copy_of(
-        self, item: Copy, coming: Sequence[Instruction], *, is_given: bool
-    ) -> Turn | None:
+    def _copy_of(self, item: Copy, coming: Sequence[Instruction], *, is_given: bool) -> Turn | None:
         """A copy between devices; inputs are on every rank, and need not travel."""
         source, target = self.device(item.source), self.device(item.target)
         ranks = self.ranks[source], self.ranks[target]
@@ -198,7 +196,9 @@ class Placing(Run):
     def _cross(self, turn: Cross) -> None:
         crossing, transport = turn.crossing, self.transport
         if crossing.source == transport.rank:
-            transport.send(self.fetched(turn, crossing.copy.source), crossing.target, turn.rows.what)
+            transport.send(
+                self.fetched(turn, crossing.copy.source), crossing.target, turn.rows.what
+            )
         elif crossing.target == transport.rank:
             self.received(turn, transport.receive(turn.rows, crossing.source))
         else:
