@@ -19,7 +19,8 @@ from torch import Tensor
 
 import penstock as ps
 from penstock.autodiff.bounded.runs import Bounded
-from penstock.autodiff.tape import Page, TapedRun
+from penstock.autodiff.page import Page
+from penstock.autodiff.tape import TapedRun
 from penstock.capture.lazy import session
 from penstock.capture.lazy.fibers import Fibers
 from penstock.capture.lazy.library import library

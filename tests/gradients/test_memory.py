@@ -8,7 +8,7 @@ import torch
 
 import penstock as ps
 from penstock.autodiff import function as autodiff_function
-from penstock.autodiff.tape import Page
+from penstock.autodiff.page import Page
 
 pytestmark = pytest.mark.usefixtures("interpreted_loops")
 

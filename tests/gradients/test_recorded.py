@@ -6,7 +6,7 @@ import weakref
 import pytest
 import torch
 
-from penstock.autodiff.tape import Page
+from penstock.autodiff.page import Page
 from penstock.errors import NanError, RepetitionError
 from tests.recorded_steps import Steps
 

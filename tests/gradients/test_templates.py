@@ -9,7 +9,7 @@ from torch import nn
 
 import penstock as ps
 from penstock.data import random_binary_trees
-from penstock.run.engine import Executable
+from penstock.run.executable import Executable
 from penstock.run.templates.choice import STREAK
 from penstock.run.templates.template import Template
 from tests.fused import poured_without_graphs

@@ -60,7 +60,7 @@ class Batch:
     count: int
     #: Which instances of a map these are, for errors; None where there is only one.
     numbers: Sequence[int] | None = None
-    #: What `penstock.api.traces` has found out about it, with the guards of that call.
+    #: What `penstock.api.entries` has found out about it, with the guards of that call.
     facts: Any = None
     inputs: list[InputColumn] = field(init=False)
     shared: list[SharedTensor] = field(init=False)

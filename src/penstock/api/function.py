@@ -17,23 +17,17 @@ from typing import Any, overload
 import torch
 
 from penstock.api.collate import CollatedBatch, as_columns, rows_of
-from penstock.api.columns import (
-    Batch,
-    Collected,
-    Spread,
-    many_instances,
-    one_instance,
-)
+from penstock.api.columns import Batch, Collected, Spread, many_instances, one_instance
 from penstock.api.eager_calls import call_eagerly, map_eagerly, plain_arguments
+from penstock.api.entries import Entry
 from penstock.api.instances import common_count
-from penstock.api.markers import Shared
+from penstock.api.markers import Shared, unshared
 from penstock.api.memory import memory as Memory
 from penstock.api.memory import policy_of
 from penstock.api.outputs import check_form, in_form
-from penstock.api.program_steps import record_program
 from penstock.api.refusals import check_depth, check_traceable
 from penstock.api.runs import Runs
-from penstock.api.traces import Entry, Traces
+from penstock.api.traces import Traces, traces_of
 from penstock.calls.structure import map_leaves
 from penstock.capture.active import active_tracer, state
 from penstock.capture.lazy.active import active_scope
@@ -45,9 +39,6 @@ from penstock.ir.program import Program
 from penstock.run.recording import profiling
 from penstock.run.seeds import Seed
 from penstock.run.shipped import shipped_plans
-
-#: Where an object keeps the programs of its decorated methods.
-_TRACES = "_penstock_traces"
 
 
 class Function:
@@ -71,7 +62,7 @@ class Function:
         signature = signature or inspect.signature(bound)
         self._callee = Callee(bound, self._name, identity, signature, options["autograph"])
         self._names = list(self._callee.signature.parameters)
-        self._traces = Traces() if instance is None else _traces_of(instance, self._name)
+        self._traces = Traces() if instance is None else traces_of(instance, self._name)
         self._runs = Runs(self._callee, self._traces, options)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Function:
@@ -159,11 +150,8 @@ class Function:
         Gradients flow as from `map` with the same columns, but not from one process to another.
         """
         rows = rows_of(examples, self._name)
-        names = [*self._names, *(f"column {n}" for n in range(len(self._names), len(rows[0])))]
-        columns = [
-            Collected.of(list(column), names[number])
-            for number, column in enumerate(zip(*rows, strict=True))
-        ]
+        pairs = zip(zip(*rows, strict=True), self._column_names(len(rows[0])), strict=True)
+        columns = [Collected.of(list(column), name) for column, name in pairs]
         if state.eager:
             return CollatedBatch(columns, len(rows), (), "eager code is not planned")
         batch = self._bind_columns(columns, shared, len(rows))
@@ -206,34 +194,35 @@ class Function:
     def __deepcopy__(self, memo: dict[int, Any]) -> Function:
         if self._instance is None:
             return self
-        return Function(
-            self.__wrapped__, self._options, memo.get(id(self._instance), self._instance)
-        )
+        instance = memo.get(id(self._instance), self._instance)
+        return Function(self.__wrapped__, self._options, instance)
 
     def _entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
         batch = one_instance(*self._callee.bind(args, kwargs), self._names)
         return self._runs.entry_for(batch)
 
     def _bind_columns(self, columns: Sequence[Any], shared: dict[str, Any], count: int) -> Batch:
-        names = self._names
         spread = [
-            column
-            if isinstance(column, Shared | Static | Collected)
-            else Spread(column, names[number] if number < len(names) else f"column {number}")
-            for number, column in enumerate(columns)
+            column if isinstance(column, Shared | Static | Collected) else Spread(column, name)
+            for column, name in zip(columns, self._column_names(len(columns)), strict=True)
         ]
         args, kwargs = self._callee.bind(tuple(spread), shared)
         return many_instances(args, kwargs, self._names, count)
+
+    def _column_names(self, count: int) -> list[str]:
+        """The names of the first parameters; columns that are too many are named by number."""
+        surplus = range(len(self._names), count)
+        return [*self._names[:count], *(f"column {number}" for number in surplus)]
 
     def map_returning_errors(self, columns: Sequence[Any], shared: dict[str, Any]) -> list[Any]:
         """`map`, with the exception of an instance that fails in its place."""
         columns = as_columns(columns)
         count = common_count(columns)
         if state.eager or not count:
-            results: list[Any] = map_eagerly(
+            made: list[Any] = map_eagerly(
                 self._callee, columns, "list", shared, returns_errors=True
             )
-            return results
+            return made
         batch = self._bind_columns(columns, shared, count)
         return self._runs.rows_or_errors(batch, Seed())
 
@@ -251,18 +240,8 @@ class Function:
 
     def _record_program(self, scope: Scope, args: Any, kwargs: Any) -> tuple[bool, Any]:
         """Record a call of a program with control flow as one step, if it can be one."""
-        own_args, own_kwargs = map_leaves(_own_leaf, (args, kwargs))
-        batch = one_instance(own_args, own_kwargs, self._names)
-        if self._traces.is_unrecorded(batch):
-            return False, None
-        find = functools.partial(self._runs.entry_for, batch)
-        try:
-            is_step, returned = record_program(scope, batch, find, self._runs.executable)
-        except Exception:  # the function itself will raise it again
-            is_step, returned = False, None
-        if not is_step:
-            self._traces.note_unrecorded(batch)
-        return is_step, returned
+        own_args, own_kwargs = map_leaves(unshared, (args, kwargs))
+        return self._runs.recorded(scope, one_instance(own_args, own_kwargs, self._names))
 
 
 @overload
@@ -318,13 +297,3 @@ def function(
     if fn is None:
         return lambda decorated: Function(decorated, options)
     return Function(fn, options)
-
-
-def _traces_of(instance: Any, name: str) -> Traces:
-    """The programs of one decorated method of one object; they live and end with the object."""
-    stored: dict[str, Traces] = instance.__dict__.setdefault(_TRACES, {})
-    return stored.setdefault(name, Traces())
-
-
-def _own_leaf(leaf: Any) -> Any:
-    return leaf.value if isinstance(leaf, Shared) else leaf

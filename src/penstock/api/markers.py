@@ -35,6 +35,11 @@ def shared(x: Any) -> Shared:
     return Shared(x)
 
 
+def unshared(value: Any) -> Any:
+    """The value without that mark."""
+    return value.value if isinstance(value, Shared) else value
+
+
 def static(x: Any) -> Static:
     """Mark a value as not traced: another value means another program.
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from penstock.api.columns import Batch
+from penstock.api.entries import Entry
 from penstock.api.instances import naming_assertions
-from penstock.api.traces import Entry
 from penstock.autodiff.function import asks_for_gradients, run_with_gradients
 from penstock.calls.autocast import current_autocast
 from penstock.capture.lazy.active_calls import paused
@@ -30,7 +30,7 @@ from penstock.ir.types import TensorType
 from penstock.passes.differentiable import find_differentiable
 from penstock.plan.step_kinds import StepKind
 from penstock.run.batched import BlockInput
-from penstock.run.engine import Executable
+from penstock.run.executable import Executable
 from penstock.run.step_blocks import OpaqueBlock
 
 #: Steps kept per program.

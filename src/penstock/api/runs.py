@@ -8,15 +8,19 @@ is returned to users, is not decided here.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import partial
 from typing import Any
 
 import torch
 
 from penstock.api.columns import Batch
+from penstock.api.entries import Entry
 from penstock.api.guards import Guards
 from penstock.api.instances import naming_assertions, naming_instance, split_instances
-from penstock.api.traces import Entry, Traces
+from penstock.api.program_steps import record_program
+from penstock.api.traces import Traces
 from penstock.autodiff.function import asks_for_gradients, run_with_gradients
+from penstock.capture.lazy.scope import Scope
 from penstock.capture.signatures import Callee
 from penstock.distributed.call import is_spread, run_placed
 from penstock.errors import PenstockError
@@ -48,7 +52,7 @@ class Runs:
     def executable(self, entry: Entry) -> Any:
         """The program, compiled."""
         if entry.executable is None:
-            from penstock.run.engine import compile_program
+            from penstock.run.executable import compile_program
 
             entry.executable = compile_program(entry.program, self._options["max_depth"])
         return entry.executable
@@ -57,6 +61,19 @@ class Runs:
         """What the function returns for one instance."""
         entry = self.entry_for(batch)
         return entry.traced.rebuild(self._run(entry, batch, Seed())[0][1])
+
+    def recorded(self, scope: Scope, batch: Batch) -> tuple[bool, Any]:
+        """Record a call as one step of eager code, if it can be one; else (False, None)."""
+        if self._traces.is_unrecorded(batch):
+            return False, None
+        find = partial(self.entry_for, batch)
+        try:
+            is_step, returned = record_program(scope, batch, find, self.executable)
+        except Exception:  # the function itself will raise it again
+            is_step, returned = False, None
+        if not is_step:
+            self._traces.note_unrecorded(batch)
+        return is_step, returned
 
     def schedule(self, batch: Batch) -> Any:
         """What a run would launch, in order."""

@@ -22,8 +22,8 @@ from penstock.plan.schedule import Integers, Picks, Shared, Span
 from penstock.run.fused.indices import FindIndex
 
 if TYPE_CHECKING:
+    from penstock.autodiff.page import Page
     from penstock.autodiff.reverse import Reversal
-    from penstock.autodiff.tape import Page
 
 
 @dataclass(slots=True, eq=False)

@@ -7,8 +7,8 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.autodiff.ends import Ends
+from penstock.autodiff.nans import NanFound
 from penstock.autodiff.replay import Replay
-from penstock.autodiff.reverse import NanFound
 from penstock.errors import NanError, RepetitionError
 from penstock.plan.schedule import slots_of
 from penstock.run.nans import backward_line, nan_error, one_row

@@ -11,15 +11,11 @@ from penstock.autodiff.anomalies import place_of
 from penstock.autodiff.bounded.reversal import rest, reversal_of
 from penstock.autodiff.captured_ways import replay_way, require_values
 from penstock.autodiff.ends import Ends
+from penstock.autodiff.nans import NanFound
 from penstock.autodiff.poured import poured_gradients, rest_poured
 from penstock.autodiff.replay import replay_gradients
-from penstock.autodiff.reverse import NanFound, Reversal
-from penstock.autodiff.torch_engine import (
-    keeps_graph,
-    looks_for_nan,
-    refuse_batched,
-    without_modes,
-)
+from penstock.autodiff.reverse import Reversal
+from penstock.autodiff.torch_engine import keeps_graph, looks_for_nan, refuse_batched, without_modes
 from penstock.plan.schedule import Integers
 
 

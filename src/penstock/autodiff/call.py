@@ -16,7 +16,8 @@ from penstock.autodiff.versions import versions_of
 from penstock.ir.graph import Context, Wire
 from penstock.passes.differentiable import find_differentiable
 from penstock.plan.schedule import Integers
-from penstock.run.engine import Columns, Executable
+from penstock.run.engine import Columns
+from penstock.run.executable import Executable
 from penstock.run.faults import Numbers
 from penstock.run.recording import CallRecorder
 from penstock.run.seeds import Seed

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from penstock.autodiff.page import Page, second_backward
 from penstock.autodiff.reverse import Reversal
-from penstock.autodiff.tape import Entry, Page, TapedRun, Taping, second_backward
+from penstock.autodiff.tape import Entry, TapedRun, Taping
 from penstock.autodiff.versions import check_version
 from penstock.autodiff.way_back import WayBack
 from penstock.run.capturing import capture

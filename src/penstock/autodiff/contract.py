@@ -1,14 +1,16 @@
 """Weight gradients contracted over the rows of many launches.
 
 The gradient of a uniform operand is a sum over rows: a product of two factors, a sum of one, or
-rows added to a table. The backward half gives the factors; they are collected until there are
-enough rows for one efficient contraction.
+rows added to a table; of an operand that a block reads more than once, several of these. The
+backward half gives the factors; they are collected until there are enough rows for one efficient
+contraction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
@@ -32,22 +34,24 @@ class Contraction:
     """
 
     kind: str
-    #: Places of the factors among the results of the backward half.
+    #: Places of the factors among the results of the backward half, of one term after the other.
     places: tuple[int, ...]
     shape: tuple[int, ...] = ()
     skipped: int = -1
 
-    def flat(self, factors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        """The factors of one launch such that those of others can follow: a launch may look up as
+    def terms(self, factors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
+        """The factors of each term, such that those of others can follow: a launch may look up as
         many rows of a table for each of its own as its sequences are long.
         """
-        if self.kind != "table":
-            return factors
-        rows, index = factors
-        return rows.reshape(-1, *self.shape[1:]), index.reshape(-1)
+        if self.kind == "sum":
+            return [(factor,) for factor in factors]
+        pairs = list(zip(factors[::2], factors[1::2], strict=True))
+        if self.kind == "product":
+            return pairs
+        return [(rows.reshape(-1, *self.shape[1:]), index.reshape(-1)) for rows, index in pairs]
 
     def contract(self, factors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The gradient of all rows of the factors."""
+        """The gradient of all rows of the factors of one term."""
         first = factors[0]
         if self.kind == "product":
             return torch.mm(first.t(), factors[1])
@@ -67,10 +71,11 @@ class Window:
     parts: list[tuple[torch.Tensor, ...]] = field(default_factory=list)
     rows: int = 0
 
-    def add(self, factors: tuple[torch.Tensor, ...]) -> torch.Tensor | None:
+    def add(self, factors: Sequence[torch.Tensor]) -> torch.Tensor | None:
         """Take factors; the gradient, if there are enough rows now."""
-        self.parts.append(self.contraction.flat(factors))
-        self.rows += factors[0].shape[0]
+        terms = self.contraction.terms(factors)
+        self.parts += terms
+        self.rows += len(terms) * factors[0].shape[0]
         return self.flush() if self.rows >= WINDOW else None
 
     def flush(self) -> torch.Tensor | None:
@@ -90,6 +95,7 @@ def cut(
     given, inside = set(code.inputs), {*code.inputs, *code.steps}
     outputs: dict[Step, int] = {}
     found: list[int | Contraction | None] = []
+    steps = list(code.steps)
 
     def place(step: Step) -> int:
         return outputs.setdefault(step, len(outputs))
@@ -99,39 +105,79 @@ def cut(
             found.append(None)
             continue
         factors = _factors(gradient) if uniform and gradient not in given else None
-        if factors is not None and not all(step in inside for step in factors[1]):
+        if factors is not None and not all(step in inside for step in factors.steps):
             factors = None
         if factors is None:
             found.append(place(gradient))
         else:
-            kind, steps, shape, skipped = factors
-            found.append(Contraction(kind, tuple(map(place, steps)), shape, skipped))
-    return StraightLine(code.inputs, code.steps, tuple(outputs)).live(), found
+            kind, shape, skipped, read = factors
+            if kind == "sum":
+                read = _added(read, steps)
+            found.append(Contraction(kind, tuple(map(place, read)), shape, skipped))
+    return StraightLine(code.inputs, tuple(steps), tuple(outputs)).live(), found
 
 
-_Factors = tuple[str, tuple[Step, ...], tuple[int, ...], int]
+class _Factors(NamedTuple):
+    """The steps that give the factors of a gradient, of one term after the other."""
+
+    kind: str
+    shape: tuple[int, ...]
+    skipped: int
+    steps: tuple[Step, ...]
 
 
 def _factors(step: Step) -> _Factors | None:
     shape = _concrete(step)
     if shape is None:
         return None
-    if step.target in _TURNS and isinstance(step.args[0], Step):
-        inner = _product(step.args[0])
-        return ("product", (inner[1], inner[0]), (), -1) if inner else None
+    if step.target is _ATEN.add.Tensor and not step.kwargs and len(step.args) == 2:
+        return _both(*map(_factors_of, step.args))
+    if step.target in _TURNS and isinstance(step.args[0], Step) and len(shape) == 2:
+        inner = _factors(step.args[0])
+        return _turned(inner) if inner is not None and inner.kind == "product" else None
     product = _product(step)
     if product:
-        return "product", product, (), -1
+        return _Factors("product", (), -1, product)
     while step.target in _RESHAPES:
         step = step.args[0]
     if step.target is _ATEN.sum.dim_IntList and tuple(step.args[1]) == (0,):
         rows = step.args[0]
-        return ("sum", (rows,), shape, -1) if _counts_rows(rows) else None
+        return _Factors("sum", shape, -1, (rows,)) if _counts_rows(rows) else None
     if step.target is _ATEN.embedding_dense_backward.default and not step.args[4]:
         rows, index = step.args[0], step.args[1]
         if _counts_rows(rows) and _counts_rows(index):
-            return "table", (rows, index), shape, int(step.args[3])
+            return _Factors("table", shape, int(step.args[3]), (rows, index))
     return None
+
+
+def _factors_of(term: object) -> _Factors | None:
+    return _factors(term) if isinstance(term, Step) else None
+
+
+def _both(first: _Factors | None, second: _Factors | None) -> _Factors | None:
+    """The factors of a sum of two gradients, if they are of one kind."""
+    if first is None or second is None or first[:3] != second[:3]:
+        return None
+    return first._replace(steps=first.steps + second.steps)
+
+
+def _turned(product: _Factors) -> _Factors:
+    """The factors of a transposed product."""
+    pairs = zip(product.steps[::2], product.steps[1::2], strict=True)
+    return product._replace(
+        steps=tuple(step for first, second in pairs for step in (second, first))
+    )
+
+
+def _added(rows: tuple[Step, ...], steps: list[Step]) -> tuple[Step, ...]:
+    """Rows that are summed in the end, added up first where they are alike."""
+    if len({(row.tensor.shape, row.tensor.dtype) for row in rows}) > 1:
+        return rows
+    total = rows[0]
+    for row in rows[1:]:
+        total = Step(_ATEN.add.Tensor, (total, row), {}, total.fact)
+        steps.append(total)
+    return (total,)
 
 
 def _product(step: Step) -> tuple[Step, Step] | None:

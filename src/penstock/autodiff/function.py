@@ -20,7 +20,8 @@ from penstock.autodiff.ends import CallEnds
 from penstock.autodiff.poured import PouredTape
 from penstock.autodiff.queued import QueuedTapedRun
 from penstock.autodiff.tape import TapedRun
-from penstock.run.engine import Columns, Executable
+from penstock.run.engine import Columns
+from penstock.run.executable import Executable
 from penstock.run.faults import Numbers, user_errors
 from penstock.run.memory.policy import KEEP, current_policy, refuse_recompute
 from penstock.run.outputs import collect_outputs

@@ -23,8 +23,8 @@ from penstock.run.fused.indices import FindIndex
 from penstock.run.fused.launch_code import LaunchCode, Origin, Part, Written
 
 if TYPE_CHECKING:
+    from penstock.autodiff.page import Page
     from penstock.autodiff.reverse import Reversal
-    from penstock.autodiff.tape import Page
     from penstock.autodiff.way_back import Half
 
 

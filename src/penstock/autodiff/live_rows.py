@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from penstock.autodiff.joint import Pattern, TrainingForm
 from penstock.autodiff.padding import mark_sources
+from penstock.autodiff.page import Page
 from penstock.autodiff.patterns import patterns
-from penstock.autodiff.tape import Page
 from penstock.plan.schedule import Copy, Integers, Pad, Picks, Span, Unpad, slots_of
 
 Marks = list[npt.NDArray[np.bool_]]

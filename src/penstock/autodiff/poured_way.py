@@ -268,10 +268,10 @@ class _Factors:
 
     def add(self, factors: Sequence[torch.Tensor], is_real: torch.Tensor) -> None:
         """Take those of one stage."""
-        flat = self.how.flat(tuple(factors))
-        times = flat[0].shape[0] // is_real.shape[0]
-        self.parts.append(flat)
-        self.are_real.append(is_real if times == 1 else is_real.repeat_interleave(times))
+        for term in self.how.terms(factors):
+            times = term[0].shape[0] // is_real.shape[0]
+            self.parts.append(term)
+            self.are_real.append(is_real if times == 1 else is_real.repeat_interleave(times))
 
     def contracted(self) -> torch.Tensor:
         """The gradient: rows that are nobody's count nothing, whatever they hold."""

@@ -12,8 +12,9 @@ from copy import copy
 from functools import partial
 from typing import Any
 
+from penstock.autodiff.page import Page
 from penstock.autodiff.reverse import Reversal
-from penstock.autodiff.tape import Entry, Page, TapedRun
+from penstock.autodiff.tape import Entry, TapedRun
 from penstock.autodiff.way_back import CopyBack, WayBack
 from penstock.plan.placed import Placement
 from penstock.run.flight import Flight, Message

@@ -16,7 +16,8 @@ from penstock.autodiff.ends import Ends
 from penstock.autodiff.joint import Pattern
 from penstock.autodiff.live_rows import Group, Marks, live_rows, with_rest
 from penstock.autodiff.padding import element_slots, rows_with_any
-from penstock.autodiff.tape import Entry, Page
+from penstock.autodiff.page import Page
+from penstock.autodiff.tape import Entry
 from penstock.errors import RepetitionError, report
 from penstock.plan.schedule import (
     Copy,

@@ -11,77 +11,41 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from penstock.autodiff.additions import find_additions, row_slots
-from penstock.autodiff.contract import Contraction, Window
+from penstock.autodiff.contract import Contraction
 from penstock.autodiff.fused_half import bind_half
-from penstock.autodiff.gradients import GradientArena, add_gradients, as_array, as_slots
+from penstock.autodiff.gradients import as_array
+from penstock.autodiff.gradients_so_far import GradientsSoFar
 from penstock.autodiff.joint import Pattern, TrainingForm
+from penstock.autodiff.nans import check_half
 from penstock.autodiff.padding import reverse_padding
+from penstock.autodiff.page import Page
 from penstock.autodiff.patterns import patterns
-from penstock.autodiff.tape import Entry, Page, Taping
+from penstock.autodiff.tape import Entry, Taping
 from penstock.autodiff.way_back import CopyBack, Fetch, Fill, Half, Move, WayBack
-from penstock.plan.schedule import (
-    Copy,
-    Integers,
-    Pad,
-    Picks,
-    Span,
-    Store,
-    Unpad,
-    slots_of,
-)
+from penstock.plan.schedule import Copy, Integers, Pad, Picks, Span, Store, Unpad, slots_of
 from penstock.run.collector import collector_waits
 from penstock.run.fused.indices import FindIndex, Indices
 from penstock.run.memory.exhaustion import note_exhausted
-from penstock.run.nans import first_bad_row
 
 
-class NanFound(Exception):
-    """The backward half of a launch has made a NaN for one row, out of these cotangents."""
-
-    def __init__(
-        self, page: Page, row: int, pattern: tuple[int, ...], cotangents: list[torch.Tensor]
-    ) -> None:
-        super().__init__(page.block.name)
-        self.page, self.row = page, row
-        self.cotangents = dict(zip(pattern, cotangents, strict=True))
-
-
-class Reversal:
+class Reversal(GradientsSoFar):
     """One backward pass over a tape."""
 
     def __init__(self, run: Taping, keep: bool, checks_nan: bool) -> None:
+        super().__init__(run.extents())
         self.taped = run
         #: Whether rows may be gone through again (the graph is retained).
         self.keep = keep
         #: Whether to stop at the first NaN.
         self.checks_nan = checks_nan
-        self.extents = run.extents()
-        self.arenas: dict[int, GradientArena] = {}
-        self.uniform_gradients: dict[int, torch.Tensor] = {}
-        self.windows: dict[object, tuple[int, Window]] = {}
         #: Slots of some rows of launches on their devices.
         self.indices = Indices()
         #: Whether the way back is decided by which outputs have cotangents: not where torch's own
         #: autograd finds it for some launch, or where it depends on values.
         self.is_repeatable = True
-
-    def arena(self, number: int) -> GradientArena:
-        """The gradients of an arena's values."""
-        if number not in self.arenas:
-            self.arenas[number] = GradientArena(*self.extents[number])
-        return self.arenas[number]
-
-    def gradient_of(self, number: int, slots: Integers) -> torch.Tensor | None:
-        """The gradients of slots, zeros for those without; None if none has one."""
-        arena = self.arenas.get(number)
-        if arena is None or not arena.present[slots].any():
-            return None
-        return arena.gather(slots)
 
     def run(self, entries: Sequence[Entry]) -> WayBack | None:
         """Go through a tape from its end; the way, if which outputs have cotangents decides it.
@@ -131,12 +95,6 @@ class Reversal:
                 raise
             entry.release()
 
-    def _flush_windows(self) -> None:
-        for wire, window in self.windows.values():
-            gradient = window.flush()
-            if gradient is not None:
-                self.add_uniform(wire, gradient)
-
     def _reverse(self, entry: Entry) -> tuple[Half, ...] | Move:
         if isinstance(entry, Copy):
             return self._reverse_copy(entry)
@@ -164,13 +122,6 @@ class Reversal:
         shape = (len(chosen), *below.kind.shape)
         add = below.prepare_accumulate(chosen)
         return CopyBack(copy.target.arena, gather, copy.source.arena, shape, add)
-
-    def _forget(self, targets: Sequence[Span | Picks]) -> None:
-        for target in targets:
-            if target.arena in self.arenas:
-                self.arenas[target.arena].clear(as_slots(target))
-
-    # ---- launches --------------------------------------------------------------------------------
 
     def _reverse_launch(self, page: Page) -> tuple[Half, ...]:
         rows = page.launch.rows
@@ -212,22 +163,6 @@ class Reversal:
         if not half.is_bound and not page.is_used_up and page.block.is_hot("backward"):
             half.fused, half.is_bound = bind_half(self, page, half), True
 
-    def _is_whole(self, target: Span | Picks) -> bool:
-        """Whether all slots of a result have cotangents: a row that is held may lack those of some
-        of its elements.
-        """
-        return bool(self.arena(target.arena).present[as_slots(target)].all())
-
-    def _rows_held(self, target: Span | Picks, rows: int) -> npt.NDArray[np.bool_] | None:
-        """Which rows of a result have a cotangent; None if none has."""
-        arena = self.arenas.get(target.arena)
-        if arena is None:
-            return None
-        held: npt.NDArray[np.bool_] = arena.present[as_slots(target)]
-        if len(held) != rows and rows:
-            held = held.reshape(rows, -1).any(axis=1, keepdims=True).reshape(-1)
-        return held if held.any() else None
-
     def _run_half(self, page: Page, half: Half) -> None:
         if page.needs_saved(half.pattern):
             page.use(half.index, is_last=not self.keep)
@@ -251,7 +186,7 @@ class Reversal:
             half.pattern, half.index, cotangents, self.taped.read_uniform
         )
         if self.checks_nan:
-            _check_nan(page, half, cotangents, results)
+            check_half(page, half, cotangents, results)
         if half.additions is None:
             self.is_repeatable &= page.is_repeatable(half.pattern)
             given = [_given(results, place) for place in places]
@@ -270,36 +205,6 @@ class Reversal:
             return False
         self._bind(page, half)
         return half.fused is not None and half.fused.run(self, page)
-
-    def collect(
-        self,
-        key: object,
-        wire: int,
-        how: Contraction,
-        factors: Sequence[torch.Tensor],
-        *,
-        is_own: bool,
-    ) -> None:
-        """Factors of a weight gradient go to the window of their block and operand; `is_own`:
-        nobody writes to their memory.
-        """
-        found = self.windows.get(key)
-        if found is None:
-            found = self.windows[key] = wire, Window(how)
-        gradient = found[1].add(tuple(factors if is_own else map(self._owned, factors)))
-        if gradient is not None:
-            self.add_uniform(wire, gradient)
-
-    def _owned(self, values: torch.Tensor) -> torch.Tensor:
-        """Values in memory that nobody writes to: slots are used again before a window is full."""
-        place = values.untyped_storage().data_ptr()
-        arenas = (arena.values.untyped_storage().data_ptr() for arena in self.arenas.values())
-        return values.clone() if place in arenas else values
-
-    def add_uniform(self, wire: int, gradient: torch.Tensor) -> None:
-        """Add to the gradient of a uniform value."""
-        known = self.uniform_gradients.get(wire)
-        self.uniform_gradients[wire] = add_gradients(known, gradient)
 
     def _cotangent(self, page: Page, result: int, index: Integers | None) -> Fetch:
         """How to find the cotangents of a result."""
@@ -333,22 +238,3 @@ def _given(
 def gives_known(entry: Entry) -> bool:
     """Whether it is known beforehand which gradients a launch gives."""
     return not isinstance(entry, Page) or not entry.results or isinstance(entry.form, TrainingForm)
-
-
-def _check_nan(
-    page: Page,
-    half: Half,
-    cotangents: list[torch.Tensor],
-    results: Sequence[torch.Tensor | None],
-) -> None:
-    rows = page.rows if half.index is None else len(half.index)
-    row = first_bad_row(rows, cotangents, _with_rows(rows, results))
-    if row is not None:
-        place = row if half.index is None else int(half.index[row])
-        raise NanFound(page, place, half.pattern, [c[row] for c in cotangents])
-
-
-def _with_rows(rows: int, results: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-    """The results that have a row for each row of the launch."""
-    made = [values for values in results if values is not None]
-    return [values for values in made if values.dim() and values.shape[0] == rows]

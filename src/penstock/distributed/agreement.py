@@ -12,7 +12,8 @@ import torch
 from penstock.distributed.failures import OPERATION
 from penstock.plan.call_inputs import CallInputs
 from penstock.plan.limits import Limits
-from penstock.run.engine import Columns, Executable
+from penstock.run.engine import Columns
+from penstock.run.executable import Executable
 from penstock.run.kept_plans import WINDOW
 
 if TYPE_CHECKING:

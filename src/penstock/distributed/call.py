@@ -16,7 +16,8 @@ from penstock.distributed.queued import QueuedPlacedRun, QueuedPlacedTapedRun
 from penstock.distributed.run import PlacedRun, PlacedTapedRun, ranks_of_devices
 from penstock.distributed.transport import Transport
 from penstock.errors import ArgumentError, report
-from penstock.run.engine import Columns, Executable
+from penstock.run.engine import Columns
+from penstock.run.executable import Executable
 from penstock.run.faults import Numbers, user_errors
 from penstock.run.memory.policy import KEEP, current_policy, refuse_on_devices
 from penstock.run.outputs import collect_outputs

@@ -19,7 +19,7 @@ from penstock.plan.call_inputs import Adopted
 from penstock.plan.outcome import Extent, Outcome
 from penstock.plan.plan_cache import OBJECT_BYTES, BoundedPlans, size_of
 from penstock.plan.schedule import Array, Chunk, Instruction, Integers, Kind
-from penstock.run.engine import Executable
+from penstock.run.executable import Executable
 from penstock.run.kept_plans import MOST_BYTES, MOST_PLANS
 
 

@@ -11,8 +11,9 @@ from copy import copy
 from functools import partial
 from typing import Any
 
+from penstock.autodiff.page import Page
 from penstock.autodiff.reverse import Reversal, gives_known
-from penstock.autodiff.tape import Entry, Page
+from penstock.autodiff.tape import Entry
 from penstock.autodiff.way_back import CopyBack, WayBack
 from penstock.distributed.lanes import Lanes
 from penstock.distributed.reversal import PlacedReversal

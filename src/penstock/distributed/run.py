@@ -48,7 +48,8 @@ from penstock.plan.schedule import (
     pick,
     slot_count,
 )
-from penstock.run.engine import Columns, Executable, Run
+from penstock.run.engine import Columns, Run
+from penstock.run.executable import Executable
 from penstock.run.fused.indices import Indices
 from penstock.run.inputs import install_inputs, read_inputs
 from penstock.run.kept_plans import WINDOW

@@ -11,7 +11,8 @@ from typing import NamedTuple, TypeAlias
 import torch
 
 from penstock.plan.schedule import Copy, Instruction, Picks, Span
-from penstock.run.prepared import FetchTensor, Prepared, Put
+from penstock.run.prepared import Prepared
+from penstock.run.slot_access import FetchTensor, Put
 
 
 class Crossing(NamedTuple):

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from penstock.distributed.run import ranks_of_devices
 from penstock.ir.program import Captured
-from penstock.run.engine import Executable
+from penstock.run.executable import Executable
 
 _KNOWN: WeakKeyDictionary[Executable, dict[int, int]] = WeakKeyDictionary()
 

@@ -12,10 +12,15 @@ from penstock.passes.place import is_placed, place_nodes
 from penstock.passes.row_loops import close_row_loops
 from penstock.passes.share import share_computations
 from penstock.passes.slicing import Slices, slice_control
+from penstock.passes.windows import open_windows
 
 
 def program_to_graph(
-    program: Program, default_dtype: str = "float32", *, closes_loops: bool = False
+    program: Program,
+    default_dtype: str = "float32",
+    *,
+    closes_loops: bool = False,
+    opens_windows: bool = False,
 ) -> Graph:
     """Share computations, wrap the entry, place, analyse flow, slice control, lower, form blocks.
 
@@ -29,6 +34,8 @@ def program_to_graph(
         closed = close_row_loops(flow, slices)
         closes_loops = closed is not flow.program  # what steered a loop may steer nothing any more
         flow, slices = _analyse(closed, default_dtype)
+    if opens_windows and not is_placed(program):
+        flow, slices = _analyse(open_windows(flow.program), default_dtype)
     return form_blocks(lower(flow, slices))
 
 

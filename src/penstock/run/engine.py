@@ -1,4 +1,4 @@
-"""Runs a program for many instances: compiles it once, then plans and launches at every call.
+"""One call of a compiled program for many instances: it is planned, and launched, in turns.
 
 The machine and the runner take turns: the machine is asked for a window of instructions, the runner
 carries them out, and sends back what the machine asked to read. Nothing of a call outlives it but
@@ -8,189 +8,43 @@ that again.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Hashable, Sequence
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from penstock.calls.autocast import OFF, autocast_as, current_autocast
+from penstock.calls.autocast import OFF, autocast_as
 from penstock.calls.replay import call
-from penstock.ir.graph import Block, Graph, Node, Uniform
-from penstock.ir.program import Captured, Constant, Program, TorchCall
+from penstock.ir.graph import Uniform
+from penstock.ir.program import Captured, Constant, TorchCall
 from penstock.ir.types import TensorType
-from penstock.passes.rank import rank_nodes
 from penstock.plan.call_inputs import Adopted, CallInputs
-from penstock.plan.limits import DEPTH, Limits, current_limits
-from penstock.plan.link import link
-from penstock.plan.linked import LinkedNode
+from penstock.plan.limits import Limits, current_limits
 from penstock.plan.machine import Steps
 from penstock.plan.outcome import Outcome
-from penstock.plan.padding import Padding
-from penstock.plan.placed import PlacedPlanner, find_placement, new_placed_planner
-from penstock.plan.planners import Planner, new_planner, note_planned
-from penstock.plan.schedule import (
-    Array,
-    Instruction,
-    Integers,
-    Read,
-    Schedule,
-)
-from penstock.run.blocks import RunnableBlock
+from penstock.plan.placed import PlacedPlanner
+from penstock.plan.planners import Planner, note_planned
+from penstock.plan.schedule import Array, Instruction, Read, Schedule
 from penstock.run.collector import collector_waits
-from penstock.run.faults import Numbers, note_uniform, user_errors
-from penstock.run.graphs import CapturedPlan, Graphs
+from penstock.run.faults import Numbers, note_uniform
+from penstock.run.graphs import CapturedPlan
 from penstock.run.inputs import install_inputs, read_inputs
-from penstock.run.kept_plans import WINDOW, Keeping, KeptPlan, can_keep_plans, new_plans
-from penstock.run.native.block import RowLoopBlock
-from penstock.run.native.choice import is_closed_loop, make_graph
-from penstock.run.outputs import OutputColumn, collect_outputs
-from penstock.run.padding.block import PaddedBlock
+from penstock.run.kept_plans import WINDOW, Keeping, KeptPlan
 from penstock.run.queued import OnQueues
-from penstock.run.recording import CallRecorder, recorded_call
+from penstock.run.recording import CallRecorder
 from penstock.run.runner import Runner
 from penstock.run.seeds import Seed
-from penstock.run.shipped import (
-    Contents,
-    ShippedPlan,
-    ShippedPlanner,
-    find_shipped,
-    plan_ahead,
-)
-from penstock.run.templates.choice import Templates
+from penstock.run.shipped import Contents, ShippedPlanner, find_shipped
 from penstock.run.templates.template import Poured
+
+if TYPE_CHECKING:
+    from penstock.run.executable import Executable
 
 Columns = Sequence[Sequence[torch.Tensor] | torch.Tensor]
 
 #: What may plan a call.
 AnyPlanner: TypeAlias = "Planner | PlacedPlanner | ShippedPlanner"
-
-
-class Executable:
-    """A program compiled for the machine."""
-
-    def __init__(self, program: Program, max_depth: int = DEPTH) -> None:
-        self.program = program
-        #: How many calls may be inside each other, where the limits do not say it.
-        self.max_depth = max_depth
-        #: The state of autocast around every call.
-        self.autocast = current_autocast()
-        self.default_dtype = str(torch.get_default_dtype()).removeprefix("torch.")
-        self.graph: Graph = make_graph(program, self.default_dtype, self.autocast)
-        self.linked = link(self.graph, rank_nodes(self.graph), self.default_dtype)
-        self.blocks = list(map(self._block, self.linked.blocks))
-        #: The padded forms of blocks that mix along dynamic dimensions, by the block's number;
-        #: they come behind the others.
-        self.padded = self._add_padded()
-        #: Where blocks run; None where one device of this process runs them all.
-        self.placement = find_placement([block.block for block in self.blocks])
-        self.block_names = tuple(block.name for block in self.blocks)
-        self.uniform_nodes = {u.wire.number: u for u in self.graph.uniforms}
-        self.keeps_plans = self.placement is None and can_keep_plans(self.linked)
-        #: Plans of earlier calls, by their control inputs, and those that are CUDA graphs.
-        self.plans = new_plans()
-        self.graphs = Graphs()
-        #: What fresh plans are poured into, as CUDA graphs.
-        self.templates = Templates(self._devices())
-        #: Wires through which gradients flow, by the inputs and captures that ask for them.
-        self.differentiable: dict[object, Any] = {}
-        #: What calls have saved for backward passes, by these wires; made and looked up by
-        #: `penstock.autodiff`.
-        self.saved: dict[object, Any] = {}
-
-    def _add_padded(self) -> dict[int, PaddedBlock]:
-        mixing = [k for k, block in enumerate(self.blocks) if block.is_mixing]
-        first = len(self.blocks)
-        padded = {k: PaddedBlock(self.blocks[k], first + i) for i, k in enumerate(mixing)}
-        self.blocks += padded.values()
-        return padded
-
-    def padding(self, block: int, sizes: Mapping[int, Integers]) -> Padding | None:
-        """The planner's question about a block's padded form."""
-        return self.padded[block].padding(sizes) if block in self.padded else None
-
-    def _devices(self) -> set[str]:
-        """Where values are made."""
-        kinds = [wire.type for block in self.blocks for wire in block.node.outputs]
-        return {kind.device for kind in kinds if isinstance(kind, TensorType)}
-
-    def _block(self, node: Node) -> RunnableBlock:
-        assert isinstance(node.operation, Block)
-        if is_closed_loop(node.operation):
-            return RowLoopBlock(node, self.autocast, self.default_dtype)
-        return RunnableBlock(node, self.autocast)
-
-    def new_planner(self, limits: Limits, count: int, seed: int, numbers: Numbers) -> AnyPlanner:
-        """What plans one call."""
-        if self.placement is None:
-            return new_planner(self.linked, limits, self, count, seed, numbers)
-        return new_placed_planner(self.placement, self.linked, limits, self, count, seed, numbers)
-
-    def shapes(self, block: int, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        """The planner's question about a block's output sizes."""
-        return self.blocks[block].output_shapes(sizes)
-
-    def run(
-        self,
-        columns: Columns,
-        captures: Sequence[torch.Tensor],
-        count: int,
-        numbers: Numbers = None,
-        seed: Seed | None = None,
-    ) -> list[OutputColumn]:
-        """The outputs for `count` instances; errors and random keys go by their `numbers`."""
-        with torch.no_grad(), user_errors(numbers), self.recorded(count) as recorder:
-            run = self.run_kind(self, captures, count, numbers, seed, recorder=recorder)
-            run.carry_out(columns)
-            return collect_outputs(run.outcome, run.arena)
-
-    @property
-    def run_kind(self) -> type[Run]:
-        """What carries out a call that leaves no tape."""
-        return Run if self.placement is None else QueuedRun
-
-    def recorded(self, count: int) -> AbstractContextManager[CallRecorder | None]:
-        """A call for `count` instances, recorded if a profile is active."""
-        return recorded_call(self.graph.contexts[0].name, count, self.graph, self.program)
-
-    def schedule(
-        self,
-        columns: Columns,
-        captures: Sequence[torch.Tensor],
-        count: int,
-        numbers: Numbers = None,
-    ) -> Schedule:
-        """What a call would launch; programs whose control depends on computed values are run for
-        it.
-        """
-        with torch.no_grad(), user_errors(numbers):
-            is_dry = not any(node.kind == "read" for node in self._nodes())
-            seed = Seed(advances=False)
-            kind = self.run_kind
-            run = kind(self, captures, count, numbers, seed, is_dry=is_dry, keeps_schedule=True)
-            run.carry_out(columns)
-            return run.schedule
-
-    def plan_ahead(
-        self,
-        columns: Columns,
-        captures: Sequence[torch.Tensor],
-        count: int,
-        numbers: Numbers = None,
-    ) -> ShippedPlan | None:
-        """The plan of a call, to be run in another process; None where there is none beforehand."""
-        run = Run(self, captures, count, numbers, Seed(advances=False), is_dry=True)
-        with user_errors(numbers):
-            return plan_ahead(run, columns)
-
-    def _nodes(self) -> Iterator[LinkedNode]:
-        return (node for context in self.linked.contexts for node in context.nodes)
-
-
-def compile_program(program: Program, max_depth: int = DEPTH) -> Executable:
-    """Compile a program for the machine."""
-    return Executable(program, max_depth)
 
 
 class Run(Runner):

@@ -33,7 +33,8 @@ from penstock.run.kept_plans import WINDOW
 from penstock.run.padding.function import Ties
 
 if TYPE_CHECKING:
-    from penstock.run.engine import Executable, Run
+    from penstock.run.engine import Run
+    from penstock.run.executable import Executable
 
 #: A plan with more instructions is not worth shipping: it is run while it is made.
 MOST_INSTRUCTIONS = 1 << 14

@@ -246,7 +246,7 @@ def test_running_out_of_memory_in_backward_names_the_block(w, monkeypatch):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 B")
 
     with monkeypatch.context() as patch:
-        patch.setattr("penstock.autodiff.tape.Page.go_back", fail)
+        patch.setattr("penstock.autodiff.page.Page.go_back", fail)
         with pytest.raises(RuntimeError, match="can't allocate") as found:
             loss.backward()
     assert any(".backward, " in note for note in found.value.__notes__)

@@ -12,7 +12,7 @@ from penstock.ir.graph import Merge, Pass, Switch, Upload
 from penstock.plan import machine as machine_module
 from penstock.plan.plan_cache import BoundedPlans
 from penstock.plan.schedule import Hosted, Pad, Picks, Read, Span, Store
-from penstock.run import engine
+from penstock.run.executable import Executable
 from tests.semantics.page.watch import Watch, slots
 
 # ---- host and device -----------------------------------------------------------------------------
@@ -234,13 +234,13 @@ def test_s34c_rows_of_one_size_are_not_padded(watch: Watch):
 
 def test_s35_result_sizes_follow_from_operand_sizes(watch: Watch, monkeypatch):
     asked: list[tuple[int, ...]] = []
-    original = engine.Executable.shapes
+    original = Executable.shapes
 
     def shapes(executable, block, sizes):
         asked.append((len(watch.machine.launched), *sizes))
         return original(executable, block, sizes)
 
-    monkeypatch.setattr(engine.Executable, "shapes", shapes)
+    monkeypatch.setattr(Executable, "shapes", shapes)
 
     @ps.function
     def doubled(xs):

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from penstock.api.columns import InputColumn, one_instance
+from penstock.api.entries import Entry
 from penstock.api.function import Function, function
-from penstock.api.traces import Entry
 from penstock.calls.structure import flatten, flatten_like
 from penstock.testing.interpreter import interpret
 

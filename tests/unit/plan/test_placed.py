@@ -25,7 +25,7 @@ from penstock.plan.schedule import (
     Store,
     Unpad,
 )
-from penstock.run import engine
+from penstock.run import executable
 from tests.placed_programs import PLACED, loop_across_devices
 from tests.placing import placed_in_turn
 from tests.semantics.programs import PROGRAMS
@@ -55,14 +55,14 @@ class Planned:
 
     def __init__(self, function: Any, columns: list[list[Any]]) -> None:
         planners: list[PlacedPlanner] = []
-        make = engine.new_placed_planner
+        make = executable.new_placed_planner
 
         def keep(*args: Any) -> PlacedPlanner:
             planners.append(make(*args))
             return planners[-1]
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(engine, "new_placed_planner", keep)
+            patch.setattr(executable, "new_placed_planner", keep)
             self.schedule = function.schedule(*columns)
         (self.planner,) = planners
         counted = [item for item in self.schedule.instructions if not isinstance(item, Chunk)]

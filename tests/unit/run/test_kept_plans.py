@@ -17,7 +17,7 @@ from penstock.plan.limits import limits
 from penstock.plan.machine import Machine
 from penstock.run import kept_plans
 from penstock.run.arenas import Arena
-from penstock.run.engine import compile_program
+from penstock.run.executable import compile_program
 
 pytestmark = pytest.mark.usefixtures("interpreted_loops")
 

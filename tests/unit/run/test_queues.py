@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import penstock as ps
-from penstock.autodiff.tape import Page
+from penstock.autodiff.page import Page
 from penstock.run.engine import QueuedRun
 from penstock.run.prepared import PreparedLaunch
 from tests.placed_programs import PLACED, loop_across_devices

@@ -19,7 +19,7 @@ from penstock.autodiff.bounded.recomputing import Recomputing
 from penstock.autodiff.bounded.segments import Segment
 from penstock.autodiff.bounded.strategies import Swapping
 from penstock.autodiff.joint import TrainingForm
-from penstock.autodiff.tape import Page
+from penstock.autodiff.page import Page
 from penstock.plan.schedule import Picks, Span, slot_count
 from penstock.run.memory.costs import Bandwidth, DeviceTimer, bandwidth_of
 from penstock.run.memory.parcels import Parcel

@@ -12,8 +12,9 @@ import torch
 
 from penstock.autodiff.bounded.strategies import Swapping
 from penstock.autodiff.contract import WINDOW
+from penstock.autodiff.page import Page
 from penstock.autodiff.queued import QueuedReversal, QueuedTapedRun
-from penstock.autodiff.tape import Entry, Page
+from penstock.autodiff.tape import Entry
 from penstock.autodiff.way_back import Half, Move, WayBack
 from penstock.run.memory.policy import Policy
 

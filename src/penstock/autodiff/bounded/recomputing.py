@@ -20,7 +20,8 @@ from penstock.autodiff.bounded.folding import (
 )
 from penstock.autodiff.bounded.segments import Ledger, Rows, Segment, SegmentStep
 from penstock.autodiff.bounded.strategies import Swapping, bytes_of
-from penstock.autodiff.tape import Entry, Page
+from penstock.autodiff.page import Page
+from penstock.autodiff.tape import Entry
 from penstock.run.memory.policy import Policy, in_words
 from penstock.run.prepared import Prepared
 

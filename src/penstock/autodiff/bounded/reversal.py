@@ -8,9 +8,10 @@ import torch
 
 from penstock.autodiff.bounded.queued import SwappedQueuedReversal, SwappedQueuedRun, unjoined
 from penstock.autodiff.bounded.runs import Bounded
+from penstock.autodiff.page import Page
 from penstock.autodiff.queued import QueuedReversal, QueuedTapedRun
 from penstock.autodiff.reverse import Reversal
-from penstock.autodiff.tape import Entry, Page, Taping
+from penstock.autodiff.tape import Entry, Taping
 from penstock.autodiff.way_back import Half, Move, WayBack
 
 

@@ -29,7 +29,8 @@ from penstock.autodiff.bounded.segments import (
     is_repeatable,
     lent_ranges,
 )
-from penstock.autodiff.tape import Page, Tape, TapedRun, Taping
+from penstock.autodiff.page import Page
+from penstock.autodiff.tape import Tape, TapedRun, Taping
 from penstock.autodiff.versions import check_version, version_of
 from penstock.calls.autocast import OFF, autocast_as
 from penstock.plan.schedule import Array, Kind, Shared

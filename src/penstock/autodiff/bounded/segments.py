@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.autodiff.tape import Entry, Page
+from penstock.autodiff.page import Page
+from penstock.autodiff.tape import Entry
 from penstock.plan.schedule import Integers, Picks, Span, pick
 from penstock.run.arenas import Arena
 from penstock.run.memory.costs import DeviceTimer

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from penstock.autodiff.bounded.segments import lent_ranges
-from penstock.autodiff.tape import Entry, Page
+from penstock.autodiff.page import Page
+from penstock.autodiff.tape import Entry
 from penstock.autodiff.versions import version_of
 from penstock.plan.schedule import Picks, Span
 from penstock.run.memory.holdings import Holding, Holdings
