@@ -9,8 +9,8 @@ from __future__ import annotations
 import atexit
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from torch.distributed.distributed_c10d import Store
@@ -105,17 +105,16 @@ class Watch:
         self._is_waiting = threading.Event()
         self._thread: threading.Thread | None = None
 
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Around a wait."""
+    def begin(self) -> None:
+        """Before a wait."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._look, name="penstock-watch", daemon=True)
             self._thread.start()
         self._is_waiting.set()
-        try:
-            yield
-        finally:
-            self._is_waiting.clear()
+
+    def end(self) -> None:
+        """After a wait."""
+        self._is_waiting.clear()
 
     def _look(self) -> None:
         while True:

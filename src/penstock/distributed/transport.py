@@ -47,6 +47,8 @@ class Transport:
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self.limit = torch_group.limit_of(group)
+        #: What carries tensors on the host.
+        self._host = torch_group.host_backend(group)
         #: The digest that stands in front of messages: of the schedule as far as they belong to.
         self.digest = b""
         #: How many operations of the total order lie behind.
@@ -96,7 +98,7 @@ class Transport:
 
     def _break_waits(self) -> None:
         """End all waits of this process, from another thread."""
-        for backend in {torch_group.host_backend(self.group), *self._pairs.values()}:
+        for backend in {self._host, *self._pairs.values()}:
             torch_group.break_waits(backend)
 
     # ---- operations of the total order -----------------------------------------------------------
@@ -210,7 +212,8 @@ class Transport:
 
     def _spread(self, message: torch.Tensor, source: int, header: Header, what: str) -> None:
         """A message from one rank to all."""
-        begin = partial(torch_group.broadcast, self.group, message, source)
+        group = self._host if message.is_cpu else self.group
+        begin = partial(torch_group.broadcast, group, message, source)
         if source == self.rank:
             self._begin(begin, message, source, what)
         else:
@@ -222,12 +225,16 @@ class Transport:
         self._wait(work, f"sending {what}", peer)
 
     def _wait(self, work: dist.Work, operation: str, peer: int) -> None:
-        with self._watch.waiting():
-            try:
-                work.wait(self.limit)
-                return
-            except RuntimeError as error:
-                failure = error
+        if not work.is_completed():
+            self._watch.begin()
+        try:
+            work.wait(self.limit)
+        except RuntimeError as error:
+            failure = error
+        else:
+            return
+        finally:
+            self._watch.end()
         self._fail(failure, operation, peer)
 
     def _fail(self, error: RuntimeError, operation: str, peer: int) -> NoReturn:
