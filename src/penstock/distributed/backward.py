@@ -36,7 +36,7 @@ def go_backward(
     assert isinstance(run, PlacedTapedRun)
     keep = keeps_graph()
     transport, call = run.transport, f"the backward pass of call {run.call}"
-    with without_modes(), torch.no_grad(), transport.backward_lock:
+    with without_modes(), torch.no_grad(), transport.lock:
         agree_on_backward(run, _with_gradients(made, grads))
         with transport.guarded(call):
             transport.digest = RollingDigest(run.digest + b"backward").value

@@ -50,7 +50,7 @@ class Course:
         if before is not None and before.outcome is not None:
             return None
         found = self._plan.first if before is None else before.after.get(key)
-        if found is None:
+        if found is None or found.turns is None:  # the call that planned it may have failed there
             found = self._planned(answer)
             self._plan.add(before, key, found, self.window)
         self._known.kinds = found.kinds

@@ -110,7 +110,7 @@ class _Step:
         order = 1 if self.before is None else self.before.order + 1
         marks = bytes([order, *(grad is not None for grad in self.grads)])
         transport = run.transport
-        with without_modes(), transport.backward_lock:
+        with without_modes(), transport.lock:
             agree_on_backward(run, marks)
             with transport.guarded(f"the backward pass of call {run.call}"):
                 transport.digest = RollingDigest(run.digest + b"replay" + marks).value

@@ -29,6 +29,7 @@ from penstock.distributed.turns import (
     Tell,
     Turn,
 )
+from penstock.plan.call_inputs import CallInputs
 from penstock.plan.exchanges import GIVEN
 from penstock.plan.limits import Limits, current_limits
 from penstock.plan.machine import Steps
@@ -72,9 +73,15 @@ class Placing(Run):
     def _carry_out_all(self, columns: Columns) -> None:
         limits = current_limits().with_depth(self.executable.max_depth)
         inputs = read_inputs(self, columns)
-        self.call = self.transport.begin_call()
-        agree_on_call(self, columns, inputs, limits)
-        plans, key = plans_of(self.executable), inputs.digest(limits, WINDOW)
+        with self.transport.lock:
+            self.call = self.transport.begin_call()
+            agree_on_call(self, columns, inputs, limits)
+            self._carry_out_agreed(columns, inputs, limits)
+
+    def _carry_out_agreed(self, columns: Columns, inputs: CallInputs, limits: Limits) -> None:
+        # A process may have one rank in this group and another in the next.
+        key = inputs.digest(limits, WINDOW) + self.transport.rank.to_bytes(4, "little")
+        plans = plans_of(self.executable)
         plan = (None if plans is None else plans.find(key)) or PlacedPlan()
         course = Course(self, plan, inputs, limits)
         install_inputs(self, columns, plan.adopted)

@@ -55,8 +55,8 @@ class Transport:
         self.number = 0
         #: How many calls have begun.
         self.calls = 0
-        #: Backward passes of one process go one after the other.
-        self.backward_lock = threading.Lock()
+        #: Calls and backward passes of one process go one after the other.
+        self.lock = threading.RLock()
         self._key = AbortKey(torch_group.store_of(group))
         self._watch = Watch(self._key, self._break_waits)
         #: For each other rank what carries messages between the two; made when all are there.

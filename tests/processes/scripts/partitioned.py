@@ -305,6 +305,8 @@ def main():
         several_devices_of_a_rank_run_at_the_same_time(rank)
         gradients_of_gradients(rank)
         gradients_of_gradients_where_values_steer()
+    with ps.process_group(twins[rank]):  # where two of the four have another rank than before
+        recursion_over_ranks()
     replicas_train_as_one(rank, replica, pipelines[replica], twins[rank])
     print("agreed", flush=True)
     dist.barrier()
