@@ -47,6 +47,29 @@ def _square(count: int = 2) -> list[Tensor]:
     return _values(*[(WIDTH, WIDTH)] * count)
 
 
+def _placed(function: Any, weights: list[Tensor], numbers: list[int]) -> Placed:
+    """A program of a row and a number, for these numbers."""
+    return Placed(function, weights, list(zip(_rows(len(numbers)), numbers, strict=True)))
+
+
+def _branching(most: int, away: Callable[[Tensor, Tensor, Any], Tensor]) -> Any:
+    """A branch that goes away to another device for numbers above `most`."""
+    first, second = weights = _square()
+
+    @ps.function
+    def choose(x, n):
+        with ps.device("cpu:0"):
+            y = torch.tanh(x @ first)
+
+        def elsewhere():
+            with ps.device("cpu:1"):
+                return away(y, second, n)
+
+        return ps.cond(n > most, elsewhere, lambda: y * 2)
+
+    return choose, weights
+
+
 def loop_across_devices() -> Placed:
     first, second = weights = _square()
 
@@ -61,24 +84,12 @@ def loop_across_devices() -> Placed:
 
         return ps.while_loop(lambda i, a, b: i < n, body, (0, x, torch.sin(x)))[2]
 
-    return Placed(chain, weights, list(zip(_rows(5), [0, 3, 2, 5, 1], strict=True)))
+    return _placed(chain, weights, [0, 3, 2, 5, 1])
 
 
 def branch_on_another_device() -> Placed:
-    first, second = weights = _square()
-
-    @ps.function
-    def choose(x, n):
-        with ps.device("cpu:0"):
-            y = torch.tanh(x @ first)
-
-        def away():
-            with ps.device("cpu:1"):
-                return torch.sin(y @ second)
-
-        return ps.cond(n > 1, away, lambda: y * 2)
-
-    return Placed(choose, weights, list(zip(_rows(4), [0, 3, 2, 1], strict=True)))
+    choose, weights = _branching(1, lambda y, second, n: torch.sin(y @ second))
+    return _placed(choose, weights, [0, 3, 2, 1])
 
 
 def recursion_on_another_device() -> Placed:
@@ -97,7 +108,7 @@ def recursion_on_another_device() -> Placed:
             y = torch.cos(x)
             return torch.exp(descend(y, n) @ first)
 
-    return Placed(start, weights, list(zip(_rows(4), [0, 3, 2, 1], strict=True)))
+    return _placed(start, weights, [0, 3, 2, 1])
 
 
 def nested_loops_cut_in_the_middle() -> Placed:
@@ -120,25 +131,16 @@ def nested_loops_cut_in_the_middle() -> Placed:
 
         return ps.while_loop(lambda i, x: i < n, outer, (0, x))[1]
 
-    return Placed(nest, weights, list(zip(_rows(4), [0, 3, 2, 1], strict=True)))
+    return _placed(nest, weights, [0, 3, 2, 1])
 
 
 def loop_on_an_untaken_branch() -> Placed:
-    first, second = weights = _square()
+    def repeat(y, second, n):
+        step = lambda i, x: (i + 1, torch.sin(x @ second))  # noqa: E731
+        return ps.while_loop(lambda i, x: i < n, step, (0, y))[1]
 
-    @ps.function
-    def choose(x, n):
-        with ps.device("cpu:0"):
-            y = torch.tanh(x @ first)
-
-        def away():
-            with ps.device("cpu:1"):
-                step = lambda i, x: (i + 1, torch.sin(x @ second))  # noqa: E731
-                return ps.while_loop(lambda i, x: i < n, step, (0, y))[1]
-
-        return ps.cond(n > 100, away, lambda: y * 2)
-
-    return Placed(choose, weights, list(zip(_rows(3), [0, 3, 2], strict=True)))
+    choose, weights = _branching(100, repeat)
+    return _placed(choose, weights, [0, 3, 2])
 
 
 def remote_loop_without_iterations() -> Placed:
@@ -155,7 +157,7 @@ def remote_loop_without_iterations() -> Placed:
         with ps.device("cpu:0"):
             return torch.cos(y)
 
-    return Placed(nothing, weights, list(zip(_rows(3), [0, 0, 0], strict=True)))
+    return _placed(nothing, weights, [0, 0, 0])
 
 
 def loop_until_a_value_computed_elsewhere() -> Placed:
@@ -173,7 +175,7 @@ def loop_until_a_value_computed_elsewhere() -> Placed:
 
         return ps.while_loop(goes_on, body, (0, x))[1]
 
-    return Placed(settle, weights, list(zip(_rows(4), [9, 1, 0, 4], strict=True)))
+    return _placed(settle, weights, [9, 1, 0, 4])
 
 
 def arrays_across_devices() -> Placed:

@@ -14,10 +14,12 @@ pytestmark = pytest.mark.gpu
 WIDTH = 16
 
 
-def make(parallel_iterations: int | None = None) -> tuple[Any, list[torch.Tensor]]:
-    """A loop of two stages, each with a state and a weight of its own."""
-    first = (torch.randn(WIDTH, WIDTH, dtype=torch.float64) / 4).requires_grad_()
-    second = (torch.randn(WIDTH, WIDTH, dtype=torch.float64, device="cuda") / 4).requires_grad_()
+def two_stages(
+    first: torch.Tensor, second: torch.Tensor, most: int | None = None, *, repeats: int = 0
+) -> Any:
+    """A loop of a stage on a CPU and one on a GPU, each with a state and a weight of its own; the
+    second is longer by so many products.
+    """
 
     @ps.function
     def program(x, n):
@@ -26,15 +28,23 @@ def make(parallel_iterations: int | None = None) -> tuple[Any, list[torch.Tensor
                 a = torch.tanh(a @ first)
             with ps.device("cuda:0"):
                 b = torch.tanh(b @ second + a)
+                for _ in range(repeats):
+                    b = torch.tanh(b @ second)
             return i + 1, a, b
 
         with ps.device("cuda:0"):
             start = torch.sin(x)
-        bound = parallel_iterations
         carried = (0, x, start)
-        return ps.while_loop(lambda i, a, b: i < n, body, carried, parallel_iterations=bound)[2]
+        return ps.while_loop(lambda i, a, b: i < n, body, carried, parallel_iterations=most)[2]
 
-    return program, [first, second]
+    return program
+
+
+def make(most: int | None = None) -> tuple[Any, list[torch.Tensor]]:
+    """Such a loop, with its weights, whose gradients are asked for."""
+    first = (torch.randn(WIDTH, WIDTH, dtype=torch.float64) / 4).requires_grad_()
+    second = (torch.randn(WIDTH, WIDTH, dtype=torch.float64, device="cuda") / 4).requires_grad_()
+    return two_stages(first, second, most), [first, second]
 
 
 @pytest.mark.parametrize("most", [None, 1, 4])
@@ -78,21 +88,7 @@ def overlapping(width: int, rows: int) -> Any:
     """A loop with a stage on a CPU and a longer one on a GPU, warm, as a call without arguments."""
     first = torch.randn(width, width) / width**0.5
     second = torch.randn(width, width, device="cuda") / width**0.5
-
-    @ps.function
-    def program(x, n):
-        def body(i, a, b):
-            with ps.device("cpu:0"):
-                a = torch.tanh(a @ first)
-            with ps.device("cuda:0"):
-                b = torch.tanh(b @ second + a)
-                for _ in range(8):
-                    b = torch.tanh(b @ second)
-            return i + 1, a, b
-
-        with ps.device("cuda:0"):
-            start = torch.sin(x)
-        return ps.while_loop(lambda i, a, b: i < n, body, (0, x, start), parallel_iterations=8)[2]
+    program = two_stages(first, second, 8, repeats=8)
 
     def call() -> None:
         with torch.no_grad():

@@ -63,6 +63,17 @@ def test_values_and_gradients_equal_plain_python(name, speed):
 
 
 @pytest.mark.parametrize("name", PLACED)
+def test_every_memory_policy_gives_the_same_gradients(name):
+    made = PLACED[name]()
+    expected = gradients(made, made.function.map(*made.columns), twice=False)
+    for policy, budget in (("swap", 100), ("recompute", 100), ("recompute", 800), ("auto", 200)):
+        with slow_device(1), ps.memory(policy, budget=budget):
+            outputs = made.function.map(*made.columns)
+        found = gradients(made, outputs, twice=False)
+        assert_same(found, expected, is_strict=True)
+
+
+@pytest.mark.parametrize("name", PLACED)
 def test_second_gradients_equal_plain_python(name):
     made = PLACED[name]()
     found = gradients(made, made.function.map(*made.columns), twice=True)

@@ -1,8 +1,9 @@
-"""`torch.func.grad` inside the straight-line parts of a program, and gradients through it."""
+"""Transforms of torch inside the straight-line parts of a program, and around programs."""
 
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.func import grad, grad_and_value
 
 import penstock as ps
@@ -86,3 +87,72 @@ def test_control_flow_inside_a_transformed_function_is_refused():
         TracedValueError, match="Control flow cannot run inside a function that torch"
     ):
         f(torch.ones(2))
+
+
+def iterated(x, n):
+    for _ in range(n):
+        x = torch.tanh(LAYER(x)) * x
+    return x
+
+
+AROUND = {
+    "grad": lambda f, x: grad(lambda y: f(y, 2).sum())(x),
+    "vmap": lambda f, x: torch.func.vmap(lambda y: f(y, 2))(torch.stack([x, x + 1])),
+    "random vmap": lambda f, x: torch.func.vmap(
+        lambda y: f(y, 2) + 0 * torch.rand(()), randomness="different"
+    )(torch.stack([x, x + 1])),
+    "jacrev": lambda f, x: torch.func.jacrev(lambda y: f(y, 2))(x),
+    "jacfwd": lambda f, x: torch.func.jacfwd(lambda y: f(y, 2))(x),
+    "hessian": lambda f, x: torch.func.hessian(lambda y: f(y, 2).sum())(x),
+    "jvp": lambda f, x: torch.func.jvp(lambda y: f(y, 2), (x,), (torch.ones_like(x),))[1],
+    "forward mode": lambda f, x: torch.autograd.functional.jacobian(
+        lambda y: f(y, 2), x, strategy="forward-mode", vectorize=True
+    ),
+}
+
+
+#: Torch's forward mode brings it along.
+scripted = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+
+
+@scripted
+@pytest.mark.parametrize("name", AROUND)
+@pytest.mark.parametrize("asks", [False, True])
+def test_transforms_around_programs_and_maps_agree_with_those_of_plain_code(name, asks):
+    transformed, x = AROUND[name], inputs()[0].detach().requires_grad_(asks)
+    expected = transformed(iterated, x)
+    torch.testing.assert_close(transformed(ps.function(iterated), x), expected)
+    mapped = transformed(lambda y, n: ps.map(iterated, [y, y], [n, n])[1], x)
+    torch.testing.assert_close(mapped, expected)
+
+
+@scripted
+def test_tangents_go_through_a_program():
+    with forward_ad.dual_level():
+        x = forward_ad.make_dual(inputs()[0].detach(), torch.ones(2, dtype=torch.float64))
+        expected = forward_ad.unpack_dual(iterated(x, 2)).tangent
+        tangent = forward_ad.unpack_dual(ps.function(iterated)(x, 2)).tangent
+    torch.testing.assert_close(tangent, expected)
+
+
+def test_decisions_inside_of_vmap_name_map():
+    until = ps.function(lambda x: ps.while_loop(lambda y: y < 10, lambda y: 2 * y, x))
+    with pytest.raises(RuntimeError, match="vmap: It looks like") as caught:
+        torch.func.vmap(until)(torch.ones(3))
+    assert caught.value.__notes__ == [
+        "Use <lambda>.map in the place of vmap: it lets each instance decide."
+    ]
+
+
+def test_compiled_code_calls_a_program_as_it_is():
+    frames = []
+
+    def backend(graph, _):
+        frames.append(graph)
+        return graph.forward
+
+    program, x = ps.function(iterated), inputs()[0].detach()
+    compiled = torch.compile(lambda x: program(x * 2, 2) + 1, backend=backend)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), iterated(x * 2, 2) + 1)
+    assert len(frames) == 2  # what is before the call, and what is after it

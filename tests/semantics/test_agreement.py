@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from penstock.ir.graph import Block
+from penstock.passes.pipeline import program_to_graph
 from penstock.run.native.choice import is_closed_loop
 from tests.inside import assert_no_leak, collected_machines
 from tests.semantics.agreement import ask_for_gradients, assert_agree, gradients
@@ -16,6 +17,7 @@ from tests.semantics.ways import (
     RECORDED,
     WAYS,
     WITH_CLOSED_LOOPS,
+    WITH_WINDOWS,
     WITHOUT_GRAPH,
     case_for,
     run_plain,
@@ -58,6 +60,14 @@ def test_programs_with_loops_that_run_as_native_code_are_known(name):
     operations = [node.operation for context in graph.contexts for node in context.nodes]
     closed = [item for item in operations if isinstance(item, Block) and is_closed_loop(item)]
     assert bool(closed) == (name in WITH_CLOSED_LOOPS)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_with_loops_that_run_in_windows_are_known(name):
+    case = PROGRAMS[name].case(PROGRAMS[name].dtypes[0])
+    program = case.traced.program(*case.instances[0])
+    plain, wide = (program_to_graph(program, closes_loops=True, opens_windows=w) for w in (0, 1))
+    assert (len(wide.contexts) > len(plain.contexts)) == (name in WITH_WINDOWS)
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)

@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.distributions import Categorical, Exponential, Normal
 
 import penstock as ps
 from penstock.calls.structure import flatten
@@ -307,6 +308,14 @@ DRAWS = {
     "masked attention": lambda x: F.scaled_dot_product_attention(
         x, x, x, attn_mask=torch.ones(3, 3, dtype=torch.bool).tril(), dropout_p=0.5
     ),
+    "normal_": lambda x: torch.empty_like(x).normal_(1.0, std=2.0),
+    "uniform_": lambda x: torch.empty(3, dtype=torch.float32).uniform_(-1, to=2),
+    "exponential_": lambda x: torch.empty_like(x).exponential_(lambd=2.0),
+    "bernoulli_": lambda x: torch.empty(40, dtype=torch.int64).bernoulli_(0.4),
+    "gumbel softmax": lambda x: F.gumbel_softmax(x, hard=True) + F.gumbel_softmax(x),
+    "a normal distribution": lambda x: Normal(x, x.abs() + 1).rsample(),
+    "an exponential distribution": lambda x: Exponential(x.abs() + 1).rsample(),
+    "a categorical distribution": lambda x: Categorical(logits=x).sample((20,)),
     "multi-head attention": lambda x: ATTENTION(x, x, x)[0],
     "encoder layer": lambda x: ENCODER(x),
 }

@@ -12,13 +12,16 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 import penstock as ps
+from penstock.passes import windows
 from penstock.plan.limits import limits
 from penstock.plan.planners import planning
 from penstock.run.native.choice import native_loops
+from penstock.run.windows import loop_windows
 from tests.fused import poured_without_graphs
 from tests.placing import placed_in_turn, slow_device
 from tests.semantics.agreement import ask_for_gradients
@@ -80,6 +83,12 @@ def run_map_collated(case: Case) -> list[Any]:
 def run_map_partitioned(case: Case) -> list[Any]:
     """All instances at once, every other torch call on a second device, which is slower."""
     with placed_in_turn(), slow_device(1):
+        return run_map(case)
+
+
+def run_map_windows(case: Case) -> list[Any]:
+    """All instances at once, two iterations of counted loops at a time."""
+    with loop_windows(True), patch.object(windows, "WINDOW", 2):
         return run_map(case)
 
 
@@ -145,6 +154,7 @@ WAYS: dict[str, Way] = {
     "map_native": run_map_native,
     "map_collated": run_map_collated,
     "map_partitioned": run_map_partitioned,
+    "map_windows": run_map_windows,
     "map_poured": run_map_poured,
     "swapped": run_swapped,
     "recomputed": run_recomputed,
@@ -171,7 +181,7 @@ ONLY_TAPED = ("swapped", "recomputed")
 NOT_LOOKED_INTO = ("map_native", "map_collated")
 
 #: The ways whose first call makes a graph of its own.
-OWN_GRAPH = ("map_interpreted", "map_partitioned")
+OWN_GRAPH = ("map_interpreted", "map_partitioned", "map_windows")
 
 #: The programs with loops that run as native code; of all others `map_interpreted` is `map`.
 WITH_CLOSED_LOOPS = (
@@ -182,11 +192,33 @@ WITH_CLOSED_LOOPS = (
     "map_with_control_flow",
 )
 
+#: The programs with loops that run in windows; of all others `map_windows` is `map`.
+WITH_WINDOWS = (
+    "forked_versions",
+    "unstacked_permutation",
+    "stacked_sequences",
+    "beam_search",
+    "nested_loops",
+    "cellular_automaton",
+    "running_statistics",
+    "attention_in_a_loop",
+    "lstm_by_scan",
+    "lstm_by_while_loop",
+    "attention_decoder",
+    "discounted_returns",
+    "horner_both_ways",
+    "slices_of_slices",
+    "prefixes_in_a_loop",
+)
+
 
 def ways_for(name: str, *left_out: str) -> list[str]:
     """The ways to run a program that are not the same by another name."""
-    is_closed = name in WITH_CLOSED_LOOPS
-    return [w for w in WAYS if w not in left_out and (is_closed or w != "map_interpreted")]
+    same = {
+        "map_interpreted": name not in WITH_CLOSED_LOOPS,
+        "map_windows": name not in WITH_WINDOWS,
+    }
+    return [way for way in WAYS if way not in left_out and not same.get(way)]
 
 
 def case_for(name: str, dtype: torch.dtype, way: str, *, with_gradients: bool = False) -> Case:

@@ -55,7 +55,7 @@ def test_the_demo_agrees_and_prints_the_ratio(capsys: pytest.CaptureFixture[str]
 def test_the_demo_fails_when_the_two_ways_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     from penstock import demo
 
-    def wrong(model: demo.TreeLSTM, forest: list[object], console: Console) -> torch.Tensor:
+    def wrong(model: demo.TreeLSTM, forest: list[object], *shown: object) -> torch.Tensor:
         return torch.full((len(forest), 4), torch.nan)
 
     monkeypatch.setattr(demo, "_batched", wrong)

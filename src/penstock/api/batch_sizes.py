@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from penstock.api.columns import Batch
+from penstock.api.batches import Batch
 from penstock.capture.traced_tensor import Origins
 
 #: An input dimension, as (input, dimension).

@@ -1,4 +1,4 @@
-"""Arguments of a call or a map, taken apart into one column of tensors per leaf.
+"""Columns of a map, taken apart into one column of tensors per leaf.
 
 A column holds the values of one leaf for all instances: a list of tensors, or one tensor with the
 instances in front. All instances must have the structure, dtypes and devices of the first; shapes
@@ -7,17 +7,16 @@ may differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
 
-from penstock.api.markers import Shared
 from penstock.calls.structure import Structure, flatten, leaf_paths, unflatten
 from penstock.capture.location import user_line
 from penstock.capture.refusals import describe
@@ -51,33 +50,6 @@ class SharedTensor:
     tensor: torch.Tensor
 
 
-@dataclass(slots=True)
-class Batch:
-    """All arguments of one call: for each leaf a column, a shared tensor or a static value."""
-
-    structure: Structure
-    leaves: list[InputColumn | SharedTensor | Any]
-    count: int
-    #: Which instances of a map these are, for errors; None where there is only one.
-    numbers: Sequence[int] | None = None
-    #: What `penstock.api.entries` has found out about it, with the guards of that call.
-    facts: Any = None
-    inputs: list[InputColumn] = field(init=False)
-    shared: list[SharedTensor] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.inputs = [leaf for leaf in self.leaves if isinstance(leaf, InputColumn)]
-        self.shared = [leaf for leaf in self.leaves if isinstance(leaf, SharedTensor)]
-
-    def rows(self, numbers: Sequence[int]) -> Batch:
-        """The same arguments for some of the instances."""
-        leaves = [
-            _rows(leaf, numbers) if isinstance(leaf, InputColumn) else leaf for leaf in self.leaves
-        ]
-        names = numbers if self.numbers is None else [self.numbers[n] for n in numbers]
-        return Batch(self.structure, leaves, len(numbers), names)
-
-
 class Spread:
     """A column as the user gave it, one value per instance; stands for an argument."""
 
@@ -98,7 +70,7 @@ class Collected:
     @staticmethod
     def of(values: Sequence[Any] | torch.Tensor, name: str) -> Collected:
         """A column of a parameter with this name."""
-        leaves, first = _spread_columns(Spread(values, name), name)
+        leaves, first = spread_columns(Spread(values, name), name)
         _, structure = flatten(first)
         return Collected(leaves, unflatten(structure, range(structure.num_leaves)))
 
@@ -112,138 +84,14 @@ class Collected:
         return [unflatten(structure, row) for row in rows]
 
 
-def one_instance(args: Any, kwargs: Any, names: Sequence[str]) -> Batch:
-    """The arguments of a plain call, already bound."""
-    return _batch(args, kwargs, names, 1, lambda leaf, path: ([_single_leaf(leaf, path)], leaf))
-
-
-def many_instances(args: Any, kwargs: Any, names: Sequence[str], count: int) -> Batch:
-    """The arguments of a map, already bound: `Spread`s are columns, everything else is shared."""
-    return _batch(
-        args, kwargs, names, count, lambda leaf, path: ([_shared_leaf(leaf, path, count)], leaf)
-    )
-
-
-def _batch(
-    args: Any,
-    kwargs: Any,
-    names: Sequence[str],
-    count: int,
-    take: Callable[[Any, str], tuple[list[Any], Any]],
-) -> Batch:
-    key = _likeness(args, kwargs, names)
-    layout = _layouts.get(key) if key is not None else None
-    if layout is not None:
-        leaves = []
-        for entry, path in zip((*args, *kwargs.values()), layout.paths, strict=True):
-            columns = _spread_columns(entry, path) if type(entry) is Spread else take(entry, path)
-            leaves.extend(columns[0])
-        return Batch(layout.structure, leaves, count, range(count) if count > 1 else None)
-    batch = _new_batch(args, kwargs, names, count, take)
-    if key is not None and len(_layouts) < MOST_LAYOUTS:
-        _layouts[key] = _Layout(batch.structure, argument_paths(args, kwargs, names))
-    return batch
-
-
-class _Layout(NamedTuple):
-    """What bound arguments of the same types have in common."""
-
-    structure: Structure
-    paths: list[str]
-
-
-#: Layouts that are remembered; most functions have one or two.
-MOST_LAYOUTS = 1024
-_layouts: dict[Hashable, _Layout] = {}
-
-#: Arguments that are one leaf each.
-_LEAVES = frozenset((torch.Tensor, nn.Parameter, bool, int, float, complex))
-
-
-def _likeness(args: Any, kwargs: Any, names: Sequence[str]) -> Hashable | None:
-    """What arguments of one layout have in common, where that is quickly seen: each is a leaf, or a
-    column of leaves or of dataclasses.
-    """
-    kinds: list[Any] = []
-    for entry in (*args, *kwargs.values()):
-        kind = type(entry)
-        if kind is Spread:
-            if isinstance(entry.values, torch.Tensor):
-                kind = torch.Tensor
-            else:
-                kind = type(entry.values[0])
-                if kind not in _LEAVES and fields_of_tensors(entry.values[:1]) is None:
-                    return None
-            kinds.append(kind if kind not in _LEAVES else torch.Tensor)
-        elif kind in _LEAVES:
-            kinds.append(torch.Tensor)
-        else:
-            return None
-    return (*kinds, len(args), *kwargs, *names)
-
-
-def _new_batch(
-    args: Any,
-    kwargs: Any,
-    names: Sequence[str],
-    count: int,
-    take: Callable[[Any, str], tuple[list[Any], Any]],
-) -> Batch:
-    """Arguments of any structure."""
-    leaves: list[Any] = []
-    examples: list[Any] = []
-    entries, outer = flatten((args, kwargs))
-    for entry, path in zip(entries, argument_paths(args, kwargs, names), strict=True):
-        if isinstance(entry, Spread):
-            columns, example = _spread_columns(entry, path)
-        elif isinstance(entry, Collected):
-            columns, example = entry.leaves, entry.example
-        elif isinstance(entry, Shared):
-            inner, _ = flatten(entry.value)
-            paths = leaf_paths(entry.value, path)
-            columns = [_shared_leaf(*pair, count) for pair in zip(inner, paths, strict=True)]
-            example = entry.value
-        else:
-            columns, example = take(entry, path)
-        leaves.extend(columns)
-        examples.append(example)
-    _, structure = flatten(unflatten(outer, examples))
-    return Batch(structure, leaves, count, range(count) if count > 1 else None)
-
-
-def argument_paths(args: Any, kwargs: Any, names: Sequence[str]) -> list[str]:
-    """How a user would name each leaf of the bound arguments."""
-    rest = [f"{names[-1] if names else 'args'}[{n}]" for n in range(len(args) - len(names) + 1)]
-    positional = [*names, *rest[1:]] if len(args) > len(names) else list(names)[: len(args)]
-    named = [*zip(positional, args, strict=True), *kwargs.items()]
-    return [path for name, value in named for path in leaf_paths(value, name)]
-
-
-def _single_leaf(leaf: Any, path: str) -> Any:
-    if is_static(leaf):
-        return leaf
-    tensor = as_tensor(leaf, path)
-    shape = tuple(tensor.shape)
-    return InputColumn(path, [tensor], tensor.dtype, device_name(tensor.device), [shape])
-
-
-def _shared_leaf(entry: Any, path: str, count: int) -> Any:
-    if is_static(entry):
-        return entry
-    tensor = as_tensor(entry, path)
-    if tensor.dim() == 0 and not tensor.dtype.is_floating_point and not tensor.dtype.is_complex:
-        # whole numbers may steer the program, so each instance has its own
-        device = device_name(tensor.device)
-        return InputColumn(path, [tensor] * count, tensor.dtype, device, [()])
-    return SharedTensor(path, tensor)
-
-
 def as_tensor(leaf: Any, path: str) -> torch.Tensor:
     """A tensor or a number as a tensor; anything else is refused."""
     if isinstance(leaf, torch.Tensor):
         return leaf
     if isinstance(leaf, bool | int | float | complex):
         return torch.tensor(leaf)
+    if isinstance(leaf, np.generic):
+        return torch.tensor(leaf.item())
     raise ArgumentError(
         report(
             "This argument cannot be traced.",
@@ -252,13 +100,15 @@ def as_tensor(leaf: Any, path: str) -> torch.Tensor:
                 ("argument", f"{path}   {type(leaf).__name__}"),
                 ("allowed", "tensors, numbers, and dicts, tuples, lists or dataclasses of these"),
             ],
-            todo="Turn a Python tree into a ps.data.Tree, mark a constant with ps.static, "
+            todo="Turn an array into a tensor with torch.as_tensor."
+            if isinstance(leaf, np.ndarray)
+            else "Turn a Python tree into a ps.data.Tree, mark a constant with ps.static, "
             "or run eager code with ps.map.",
         )
     )
 
 
-def _spread_columns(column: Spread, path: str) -> tuple[list[Any], Any]:
+def spread_columns(column: Spread, path: str) -> tuple[list[Any], Any]:
     """One `InputColumn` per leaf of a column's values, and the first value."""
     values = column.values
     if isinstance(values, torch.Tensor):
@@ -339,14 +189,17 @@ def _input_column(values: list[Any], path: str) -> Any:
     if is_static(first):
         for number, value in enumerate(values):
             if not _same_static(first, value):
-                raise _static_clash(path, first, number, value)
+                todo = "Map over the instances of each static value separately."
+                raise _clash(path, "static value", repr(first), number, repr(value), todo)
         return first
     tensors = [as_tensor(value, path) for value in values] if _has_others(values) else values
     dtype, device = tensors[0].dtype, tensors[0].device
     if len(set(map(_DTYPE, tensors))) > 1 or len(set(map(_DEVICE, tensors))) > 1:
         for number, tensor in enumerate(tensors):
             if tensor.dtype != dtype or tensor.device != device:
-                raise _type_clash(path, tensors[0], number, tensor)
+                texts = describe(tensors[0]), number, describe(tensor)
+                todo = "Convert all instances to one dtype and device."
+                raise _clash(path, "type", *texts, todo)
     shapes = list(map(_SHAPE, tensors))
     distinct = list(map(tuple, dict.fromkeys(shapes)))
     return InputColumn(
@@ -363,7 +216,8 @@ def _same_static(left: Any, right: Any) -> bool:
     return static_key(left) == static_key(right)
 
 
-def _rows(column: InputColumn, numbers: Sequence[int]) -> InputColumn:
+def rows_of_column(column: InputColumn, numbers: Sequence[int]) -> InputColumn:
+    """The values of some of the instances."""
     shapes = column.shape_of_row
     if isinstance(column.values, torch.Tensor):
         values: Any = column.values[list(numbers)]
@@ -388,29 +242,16 @@ def _structure_clash(name: str, first: Any, number: int, value: Any) -> ColumnEr
     )
 
 
-def _type_clash(path: str, first: Any, number: int, value: Any) -> ColumnError:
+def _clash(path: str, what: str, first: str, number: int, value: str, todo: str) -> ColumnError:
+    """The error about an instance that differs in `what` from the first."""
     return ColumnError(
         report(
-            f"map: instance {number} has another type than the first.",
+            f"map: instance {number} has another {what} than the first.",
             where=user_line(),
             facts=[
-                ("instance 0", f"{path}   {describe(first)}"),
-                (f"instance {number}", f"{path}   {describe(value)}"),
+                ("instance 0", f"{path}   {first}"),
+                (f"instance {number}", f"{path}   {value}"),
             ],
-            todo="Convert all instances to one dtype and device.",
-        )
-    )
-
-
-def _static_clash(path: str, first: Any, number: int, value: Any) -> ColumnError:
-    return ColumnError(
-        report(
-            f"map: instance {number} has another static value than the first.",
-            where=user_line(),
-            facts=[
-                ("instance 0", f"{path}   {first!r}"),
-                (f"instance {number}", f"{path}   {value!r}"),
-            ],
-            todo="Map over the instances of each static value separately.",
+            todo=todo,
         )
     )

@@ -1,11 +1,13 @@
-"""Calls of a `ps.function` as plain Python, under `ps.set_eager`.
+"""Calls of a `ps.function` as plain Python: under `ps.set_eager`, and where torch differentiates or
+vectorises what runs (`torch.func`, forward mode), since it sees no further than torch's own calls.
 
 Arguments and results are tensors as in a program, and random numbers have the same keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from penstock.api.columns import as_tensor
@@ -14,9 +16,11 @@ from penstock.api.markers import Shared
 from penstock.api.outputs import in_form_of_values
 from penstock.calls.structure import map_leaves
 from penstock.capture import eager_keys
+from penstock.capture.active import state
 from penstock.capture.leaves import as_values
 from penstock.capture.signatures import Callee
 from penstock.capture.static import Static, is_static
+from penstock.capture.transforms import is_transformed
 from penstock.run.seeds import Seed
 
 
@@ -25,9 +29,25 @@ def call_eagerly(
 ) -> Any:
     """What the function returns for one instance, by its number."""
     plain_args, plain_kwargs = plain_arguments(callee.bind(args, kwargs))
-    with eager_keys.instance(seed, number):
+    with eager_keys.instance(seed, number), _naming_map(callee.name):
         returned = callee.function(*plain_args, **plain_kwargs)
     return as_values(returned, f"{callee.name}: what the function returns", "result")
+
+
+def runs_eagerly() -> bool:
+    """Whether calls of programs are plain Python here."""
+    return state.eager or is_transformed()
+
+
+@contextmanager
+def _naming_map(name: str) -> Iterator[None]:
+    """Say what to do about torch's error for decisions inside of `torch.func.vmap`."""
+    try:
+        yield
+    except RuntimeError as error:
+        if str(error).startswith("vmap: It looks like"):
+            error.add_note(f"Use {name}.map in the place of vmap: it lets each instance decide.")
+        raise
 
 
 def map_eagerly(

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from penstock.api.eager_calls import runs_eagerly
 from penstock.api.instances import common_count
 from penstock.api.markers import Shared
 from penstock.api.outputs import in_form_of_values
 from penstock.calls.structure import flatten, unflatten
 from penstock.capture import eager_keys
-from penstock.capture.active import state as tracing_state
 from penstock.capture.lazy.active import active_scope
 from penstock.capture.lazy.candidates import find_candidates
 from penstock.capture.lazy.fiber_calls import Wait
@@ -52,7 +52,7 @@ def map_eager(
     if count == 0:
         return []
     calls = [partial(fn, *row, **shared) for row in _rows(columns, count)]
-    if tracing_state.eager:
+    if runs_eagerly():
         return in_form_of_values(out, _run_eagerly(calls, on_error))
     outer = active_scope()
     if outer is not None:
@@ -85,7 +85,7 @@ def batching(granularity: str = "auto") -> Iterator[None]:
     tensor([0., 3., 6.])
     """
     check_choice("granularity", granularity, GRANULARITIES)
-    if active_scope() is not None or tracing_state.eager:
+    if active_scope() is not None or runs_eagerly():
         yield
         return
     with (

@@ -18,8 +18,9 @@ from penstock.calls.structure import (
     leaf_paths,
     unflatten,
 )
-from penstock.capture.leaves import as_values, describe, same_type
+from penstock.capture.leaves import as_values, same_type
 from penstock.capture.location import user_line
+from penstock.capture.refusals import describe
 from penstock.capture.tensor_array import TensorArray
 from penstock.capture.tensor_types import TensorType, type_of
 from penstock.errors import StructureError, report

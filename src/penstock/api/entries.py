@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from penstock.api.batch_sizes import Place, sizes_of
-from penstock.api.columns import Batch, InputColumn, SharedTensor
+from penstock.api.batches import Batch
+from penstock.api.columns import InputColumn, SharedTensor
 from penstock.calls.structure import Structure
 from penstock.capture.static import static_key
 from penstock.capture.trace import TracedProgram

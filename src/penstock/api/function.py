@@ -16,20 +16,22 @@ from typing import Any, overload
 
 import torch
 
+from penstock.api.batches import Batch, many_instances, one_instance
 from penstock.api.collate import CollatedBatch, as_columns, rows_of
-from penstock.api.columns import Batch, Collected, Spread, many_instances, one_instance
-from penstock.api.eager_calls import call_eagerly, map_eagerly, plain_arguments
+from penstock.api.columns import Collected, Spread
+from penstock.api.eager_calls import call_eagerly, map_eagerly, plain_arguments, runs_eagerly
 from penstock.api.entries import Entry
 from penstock.api.instances import common_count
 from penstock.api.markers import Shared, unshared
 from penstock.api.memory import memory as Memory
 from penstock.api.memory import policy_of
+from penstock.api.not_compiled import not_compiled
 from penstock.api.outputs import check_form, in_form
 from penstock.api.refusals import check_depth, check_traceable
 from penstock.api.runs import Runs
 from penstock.api.traces import Traces, traces_of
 from penstock.calls.structure import map_leaves
-from penstock.capture.active import active_tracer, state
+from penstock.capture.active import active_tracer
 from penstock.capture.lazy.active import active_scope
 from penstock.capture.lazy.scope import Scope
 from penstock.capture.leaves import as_values
@@ -75,12 +77,13 @@ class Function:
         """The signature of the method of an object: the same for all objects."""
         return inspect.signature(types.MethodType(self.__wrapped__, object()))
 
+    @not_compiled
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program for one instance."""
         tracer = active_tracer()
         if tracer is not None:
             return tracer.call(self._callee, args, kwargs)
-        if state.eager:
+        if runs_eagerly():
             return call_eagerly(self._callee, args, kwargs, Seed(), 0)
         scope = active_scope()
         if scope is not None:
@@ -88,6 +91,7 @@ class Function:
         batch = one_instance(*self._callee.bind(args, kwargs), self._names)
         return self._runs.one(batch)
 
+    @not_compiled
     def map(self, *columns: Any, out: str = "list", **shared: Any) -> Any:
         """Run the program for many instances at once.
 
@@ -106,7 +110,7 @@ class Function:
         Gradients flow as they would through the calls one by one.
         """
         check_form(out)
-        if state.eager:
+        if runs_eagerly():
             return map_eagerly(self._callee, as_columns(columns), out, shared)
         if len(columns) == 1 and isinstance(columns[0], CollatedBatch):
             collated = columns[0]
@@ -152,7 +156,7 @@ class Function:
         rows = rows_of(examples, self._name)
         pairs = zip(zip(*rows, strict=True), self._column_names(len(rows[0])), strict=True)
         columns = [Collected.of(list(column), name) for column, name in pairs]
-        if state.eager:
+        if runs_eagerly():
             return CollatedBatch(columns, len(rows), (), "eager code is not planned")
         batch = self._bind_columns(columns, shared, len(rows))
         return CollatedBatch(columns, len(rows), *self._runs.plan_ahead(batch))
@@ -218,7 +222,7 @@ class Function:
         """`map`, with the exception of an instance that fails in its place."""
         columns = as_columns(columns)
         count = common_count(columns)
-        if state.eager or not count:
+        if runs_eagerly() or not count:
             made: list[Any] = map_eagerly(
                 self._callee, columns, "list", shared, returns_errors=True
             )

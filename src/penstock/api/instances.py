@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from penstock.api.columns import Batch
+from penstock.api.batches import Batch
 from penstock.api.markers import Shared
 from penstock.capture.converted.assertions import failed_assertion
 from penstock.capture.location import user_line
@@ -91,7 +91,9 @@ def _not_a_column(number: int, column: Any) -> ColumnError:
                 (f"column {number}", type(column).__name__),
                 ("expected", "a list, a tuple, or a tensor with the instances in front"),
             ],
-            todo="Pass a list with one value per instance, or ps.shared(x) for one value for all.",
+            todo="Turn the array into a tensor with torch.as_tensor."
+            if type(column).__name__ == "ndarray"
+            else "Pass a list with one value per instance, or ps.shared(x) for one value for all.",
         )
     )
 

@@ -8,11 +8,13 @@ from torch import nn
 
 from penstock.api.eager_code import GRANULARITIES, check_choice, map_eager
 from penstock.api.function import Function
+from penstock.api.not_compiled import not_compiled
 from penstock.api.outputs import check_form
 from penstock.api.refusals import errors_need_a_list, not_a_function
 from penstock.capture.lazy.active import active_scope
 
 
+@not_compiled
 def map_instances(
     fn: Any,
     *columns: Any,

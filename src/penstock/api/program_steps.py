@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from penstock.api.columns import Batch
+from penstock.api.batches import Batch
 from penstock.api.entries import Entry
 from penstock.api.instances import naming_assertions
 from penstock.autodiff.function import asks_for_gradients, run_with_gradients
@@ -20,8 +20,9 @@ from penstock.calls.autocast import current_autocast
 from penstock.capture.lazy.active_calls import paused
 from penstock.capture.lazy.guarded_values import PLAIN_TENSORS
 from penstock.capture.lazy.kinds import LazyKind, intern
-from penstock.capture.lazy.library import Leaf, Step, Uniform, library, taken_operands
+from penstock.capture.lazy.library import Leaf, Step, Uniform, library
 from penstock.capture.lazy.scope import Scope
+from penstock.capture.lazy.step_blocks import taken_operands
 from penstock.capture.lazy.unit_tracing import without_recording
 from penstock.capture.source import user_source
 from penstock.capture.worlds import dtype_called

@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Hashable, Sequence
 
-from penstock.api.columns import Batch, argument_paths
+from penstock.api.batches import Batch, argument_paths
 from penstock.api.entries import STATIC, Entry
 from penstock.calls.structure import unflatten
 from penstock.capture.location import user_line

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from penstock.api.columns import Batch
+from penstock.api.batches import Batch
 from penstock.api.entries import Entry
 from penstock.api.guards import Guards
 from penstock.api.instances import naming_assertions, naming_instance, split_instances
@@ -159,7 +159,7 @@ class Runs:
         """Each output of the program: a list of rows, or one tensor of all rows."""
         values = [column.values for column in batch.inputs]
         captures = _captures(entry, batch)
-        executable = self.executable(entry)
+        executable = self._form_of(entry)
         call = (executable, values, captures, batch.count, batch.numbers, seed)
         with naming_assertions(entry.traced.assertions):
             if is_spread(executable):
@@ -169,6 +169,12 @@ class Runs:
                     return run_with_gradients(*call, is_joined=is_joined)
             columns = executable.run(values, captures, batch.count, batch.numbers, seed)
             return [column.stacked() if is_joined else column.rows() for column in columns]
+
+    def _form_of(self, entry: Entry) -> Any:
+        """The program, compiled, as it pays to run it now."""
+        executable = self.executable(entry)
+        with default_policy(self._options["memory"]):
+            return executable.windows.chosen() or executable
 
     def plan_ahead(self, batch: Batch) -> tuple[list[ShippedPlan], str]:
         """The plans of a map, and why there are none for some instances."""

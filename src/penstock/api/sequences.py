@@ -15,9 +15,8 @@ from penstock.api.element_types import output_types
 from penstock.api.elements import Elements, stack_results
 from penstock.capture import eager_keys
 from penstock.capture.active import active_tracer
-from penstock.capture.leaves import as_values, describe
-from penstock.capture.location import user_line
-from penstock.errors import LoopTypeError, report
+from penstock.capture.leaves import as_values
+from penstock.capture.sequences import as_pair
 
 
 def scan(
@@ -59,12 +58,12 @@ def scan(
 
     def step(iteration: int, x: Any) -> Any:
         with eager_keys.body(site, iteration):
-            carry, y = _as_pair(combine_fn(state.value, x))
+            carry, y = as_pair(combine_fn(state.value, x))
         state.advance(carry)
         return as_values(y, "scan: what combine_fn returns", "y")
 
     if elements.length == 0:
-        _, y = _as_pair(output_types(combine_fn, "scan", lambda: (state.value, elements.empty())))
+        _, y = as_pair(output_types(combine_fn, "scan", lambda: (state.value, elements.empty())))
         return state.value, stack_results([], as_values(y, "scan", "y"), "scan")
     order = reversed(elements) if reverse else elements
     results = [step(iteration, x) for iteration, x in enumerate(order)]
@@ -167,19 +166,3 @@ def _fold(fn: Callable[[Any, Any], Any], elements: Iterable[Any], init: Any, loo
         with eager_keys.body(site, iteration):
             state.advance(fn(state.value, x))
     return state.value
-
-
-def _as_pair(returned: Any) -> tuple[Any, Any]:
-    if type(returned) in (tuple, list) and len(returned) == 2:
-        return returned[0], returned[1]
-    raise LoopTypeError(
-        report(
-            "scan: combine_fn must return a pair.",
-            where=user_line(),
-            facts=[
-                ("expected", "(next carry, result of this element)"),
-                ("returned value", describe(returned)),
-            ],
-            todo="Return (carry, y) from combine_fn; y may be an empty tuple.",
-        )
-    )

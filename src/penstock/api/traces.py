@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.api.batch_sizes import Place, differing_dimensions, numbered, refined, sizes_of
-from penstock.api.columns import Batch, InputColumn, SharedTensor
+from penstock.api.batches import Batch
+from penstock.api.columns import InputColumn, SharedTensor
 from penstock.api.entries import Entry, equal_places, facts_of, fits
 from penstock.api.retraces import Retraces
 from penstock.capture.restarts import leading

@@ -9,9 +9,9 @@ without compiled code is made ready when that is first asked for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -26,11 +26,15 @@ if TYPE_CHECKING:
     from penstock.autodiff.reverse import Reversal
 
 
+#: What a backward half gives, by place.
+Results: TypeAlias = Sequence[Any] | Mapping[int, Any]
+
+
 @dataclass(slots=True, eq=False)
 class Addition:
     """What to do with one result of a backward half, or with factors among them."""
 
-    def run(self, reversal: Reversal, results: Sequence[Any], *, is_own: bool = False) -> None:
+    def run(self, reversal: Reversal, results: Results, *, is_own: bool = False) -> None:
         """Do it; `is_own`: nobody else knows of the memory of the results."""
         raise NotImplementedError
 
@@ -43,7 +47,7 @@ class Collection(Addition):
     wire: int
     how: Contraction
 
-    def run(self, reversal: Reversal, results: Sequence[Any], *, is_own: bool = False) -> None:
+    def run(self, reversal: Reversal, results: Results, *, is_own: bool = False) -> None:
         """Add them to the others."""
         factors = [results[place] for place in self.how.places]
         reversal.collect(self.key, self.wire, self.how, factors, is_own=is_own)
@@ -56,7 +60,7 @@ class UniformAddition(Addition):
     wire: int
     place: int
 
-    def run(self, reversal: Reversal, results: Sequence[Any], *, is_own: bool = False) -> None:
+    def run(self, reversal: Reversal, results: Results, *, is_own: bool = False) -> None:
         """Add it to what is known of it."""
         reversal.add_uniform(self.wire, results[self.place].clone())
 
@@ -74,11 +78,14 @@ class SlotAddition(Addition):
     is_first: bool
     #: Finds the slots that have no gradient yet, where others have.
     missing: FindIndex | None
+    #: For each slot whether it has a gradient already, where compiled code may add to it: no slot
+    #: occurs twice, also not among those of other operands.
+    held: torch.Tensor | None = None
     #: The rows that have a gradient, where not all have.
     chosen: torch.Tensor | None = None
     put: Accumulate | None = None
 
-    def run(self, reversal: Reversal, results: Sequence[Any], *, is_own: bool = False) -> None:
+    def run(self, reversal: Reversal, results: Results, *, is_own: bool = False) -> None:
         """Write or add them."""
         values = results[self.place]
         if self.chosen is not None:
@@ -102,7 +109,7 @@ def find_additions(
     """For each operand how its gradient is added, for the rows of its mask where there is one."""
     additions: list[Addition] = []
     is_masked = any(mask is not None for mask in masks)
-    first = set() if is_masked else _first_together(reversal, page, index, places)
+    apart = set() if is_masked else _apart(reversal, page, index, places)
     for operand, place, mask in zip(page.operands, places, masks, strict=True):
         if place is None:
             continue
@@ -114,19 +121,19 @@ def find_additions(
         elif isinstance(source, Shared):
             additions.append(UniformAddition(source.wire, place))
         else:
-            is_first = source.arena in first  # type: ignore[union-attr]
-            additions.append(_slot_addition(reversal, page, operand, place, index, mask, is_first))
+            is_apart = source.arena in apart  # type: ignore[union-attr]
+            additions.append(_slot_addition(reversal, page, operand, place, index, mask, is_apart))
     return tuple(additions)
 
 
-def _first_together(
+def _apart(
     reversal: Reversal,
     page: Page,
     index: Integers | None,
     places: Sequence[int | Contraction | None],
 ) -> set[int]:
-    """The arenas in which gradients of several operands are all first: one look at many slots takes
-    less time than many looks. Their slots have gradients from now on.
+    """The arenas in which no slot gets two gradients: one look at the slots of several operands
+    takes less time than many looks.
     """
     sources: dict[int, list[Slots]] = {}
     for operand, place in zip(page.operands, places, strict=True):
@@ -137,8 +144,9 @@ def _first_together(
     return {
         number
         for number, slots in sources.items()
-        if len(slots) > 1
-        and reversal.arena(number).take_first(np.concatenate(list(map(as_array, slots))))
+        if reversal.arena(number).are_distinct(
+            slots[0] if len(slots) == 1 else np.concatenate(list(map(as_array, slots)))
+        )
     }
 
 
@@ -149,7 +157,7 @@ def _slot_addition(
     place: int,
     index: Integers | None,
     mask: torch.Tensor | None,
-    is_first: bool,
+    is_apart: bool,
 ) -> SlotAddition:
     source = page.launch.operands[operand]
     assert isinstance(source, Span | Picks)
@@ -158,13 +166,15 @@ def _slot_addition(
     if chosen is not None:
         index = chosen.numpy() if index is None else index[chosen.numpy()]
     slots, find = row_slots(source, page.rows, index), reversal.finding(page, source, index)
-    is_first = is_first or arena.take_first(slots)
-    missing = None
+    is_first = arena.take_first(slots, are_distinct=is_apart)
+    addition = SlotAddition(operand, place, source.arena, slots, find, is_first, None, None, chosen)
     if not is_first:
+        if is_apart and arena.device.type == "cpu":  # elsewhere it would have to travel
+            addition.held = torch.from_numpy(arena.present[slots].copy())
         without = arena.take_more(slots)
         if len(without):
-            missing = reversal.indices.wait(without, arena.device)
-    return SlotAddition(operand, place, source.arena, slots, find, is_first, missing, chosen)
+            addition.missing = reversal.indices.wait(without, arena.device)
+    return addition
 
 
 def row_slots(source: Span | Picks, rows: int, index: Integers | None) -> Slots:

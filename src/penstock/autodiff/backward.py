@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from penstock.autodiff.anomalies import place_of
-from penstock.autodiff.bounded.reversal import rest, reversal_of
+from penstock.autodiff.bounded.reversal import graph_for, rest, reversal_of, tell
 from penstock.autodiff.captured_ways import replay_way, require_values
 from penstock.autodiff.ends import Ends
 from penstock.autodiff.nans import NanFound
@@ -31,13 +31,22 @@ def go_backward(ends: Ends, grads: Sequence[torch.Tensor | None]) -> Sequence[to
     try:
         with without_modes():
             if torch.is_grad_enabled():
-                return replay_gradients(ends, grads, keep)
+                return _replay(ends, grads, keep)
             return _reverse(ends, grads, keep, checks_nan)
     finally:
         if recorder is not None:
             recorder.describe_all()
         rest(ends.run)
         rest_poured(ends.run)
+
+
+def _replay(
+    ends: Ends, grads: Sequence[torch.Tensor | None], keep: bool
+) -> list[torch.Tensor | None]:
+    graph = graph_for(ends.run)
+    found = replay_gradients(ends, grads, keep, graph)
+    tell(ends.run, graph)
+    return found
 
 
 def _reverse(

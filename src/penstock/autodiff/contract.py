@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -44,7 +45,8 @@ class Contraction:
         many rows of a table for each of its own as its sequences are long.
         """
         if self.kind == "sum":
-            return [(factor,) for factor in factors]
+            return [(rows.reshape(rows.shape[0], prod(self.shape)),) for rows in factors]
+        pairs: list[tuple[torch.Tensor, ...]]
         pairs = list(zip(factors[::2], factors[1::2], strict=True))
         if self.kind == "product":
             return pairs

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from penstock.autodiff.backward import go_backward
-from penstock.autodiff.bounded.queued import SwappedQueuedRun
+from penstock.autodiff.bounded.queued import BoundedQueuedRun
 from penstock.autodiff.bounded.runs import BoundedRun
 from penstock.autodiff.call import DifferentiableCall, find_tensors
 from penstock.autodiff.ends import CallEnds
@@ -23,7 +23,7 @@ from penstock.autodiff.tape import TapedRun
 from penstock.run.engine import Columns
 from penstock.run.executable import Executable
 from penstock.run.faults import Numbers, user_errors
-from penstock.run.memory.policy import KEEP, current_policy, refuse_recompute
+from penstock.run.memory.policy import KEEP, current_policy
 from penstock.run.outputs import collect_outputs
 from penstock.run.seeds import Seed
 
@@ -108,8 +108,7 @@ def _new_run(made: DifferentiableCall) -> TapedRun:
     if made.executable.placement is not None:
         if policy.kind == "keep":
             return QueuedTapedRun(*call, recorder=made.recorder, wires=made.wires)
-        refuse_recompute(policy)
-        return SwappedQueuedRun(*call, recorder=made.recorder, wires=made.wires, policy=policy)
+        return BoundedQueuedRun(*call, recorder=made.recorder, wires=made.wires, policy=policy)
     if policy.kind == "keep":
         return TapedRun(*call, recorder=made.recorder, wires=made.wires)
     return BoundedRun(*call, recorder=made.recorder, wires=made.wires, policy=policy)

@@ -1,14 +1,15 @@
 """The backward half of a launch as compiled code: cotangents are gathered, gradients written.
 
-Gradients that are the first for their slots are written by the code itself; those that have to be
-added, and factors of weight gradients, are given back. Saved values are gathered too, since a half
-may be that of some rows only.
+Gradients of slots that occur once are written by the code itself, or added; others, and factors of
+weight gradients, are given back. Saved values are gathered too, since a half may be that of some
+rows only.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from penstock.autodiff.additions import SlotAddition
 from penstock.autodiff.contract import Contraction
 from penstock.autodiff.joint import Backward, TrainingForm
 from penstock.plan.schedule import Operand, Picks, Span
+from penstock.run.batched.emit import BatchFunction
 from penstock.run.fused.binding import are_apart, known_form, run_compiled
 from penstock.run.fused.form import FusedForm
 from penstock.run.fused.indices import FindIndex
@@ -37,9 +39,23 @@ class HalfForm(NamedTuple):
     #: Positions of saved values, and how many entries of each belong to a row; 0: it has no rows.
     saved: tuple[tuple[int, int], ...]
     uniforms: tuple[int, ...]
-    #: The operands whose gradients are written, by the place of the gradient among the results.
-    written: Mapping[int, int]
-    result_count: int
+    #: The operands whose gradients are written.
+    written: frozenset[int]
+    #: Places of the gradients and factors that are given back.
+    given: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Some results of a function, in another order, perhaps several times."""
+
+    function: BatchFunction
+    places: tuple[int, ...]
+
+    def __call__(self, *arguments: Any) -> tuple[torch.Tensor, ...]:
+        """What the function gives, chosen."""
+        results = self.function(*arguments)
+        return tuple(results[place] for place in self.places)
 
 
 class FusedHalf:
@@ -65,7 +81,7 @@ class FusedHalf:
         self.additions = [
             addition
             for addition in half.additions
-            if not isinstance(addition, SlotAddition) or addition.place not in form.written
+            if not isinstance(addition, SlotAddition) or addition.operand not in form.written
         ]
 
     def _take(self, reversal: Reversal, page: Page, half: Half) -> None:
@@ -81,16 +97,13 @@ class FusedHalf:
             target = launch.targets[result]
             self.arenas.append((len(tensors), target.arena))
             tensors += (None, reversal.finding(page, target, half.index))
-        for addition in self._written(half):
-            self.arenas.append((len(tensors), addition.arena))
-            tensors += (None, addition.find)
-
-    def _written(self, half: Half) -> list[SlotAddition]:
-        """What is done by the code itself, in the order of the results."""
         assert half.additions is not None
-        slots = [item for item in half.additions if type(item) is SlotAddition]
-        written = [addition for addition in slots if addition.place in self.form.written]
-        return sorted(written, key=lambda addition: addition.place)
+        for addition in half.additions:
+            if isinstance(addition, SlotAddition) and addition.operand in form.written:
+                self.arenas.append((len(tensors), addition.arena))
+                tensors += (None, addition.find)
+                if addition.held is not None:
+                    tensors.append(addition.held)
 
     def run(self, reversal: Reversal, page: Page) -> bool:
         """Do it; False where it must be done the plain way."""
@@ -101,13 +114,9 @@ class FusedHalf:
         given = run_compiled(compiled, self._filled(reversal, page), form.name)
         if given is None:
             return False
-        written = self.form.written
-        if written:
-            remaining = iter(given)
-            places = range(self.form.result_count)
-            given = [None if k in written else next(remaining) for k in places]  # type: ignore[misc]
+        results = dict(zip(self.form.given, given, strict=True))
         for addition in self.additions:
-            addition.run(reversal, given, is_own=form.gives_own)
+            addition.run(reversal, results, is_own=form.gives_own)
         return True
 
     def _filled(self, reversal: Reversal, page: Page) -> list[torch.Tensor]:
@@ -134,18 +143,18 @@ def bind_half(reversal: Reversal, page: Page, half: Half) -> FusedHalf | None:
         return None
     assert half.additions is not None
     operands, targets = page.launch.operands, page.launch.targets
-    first = tuple(
-        (addition.place, addition.operand)
+    written = tuple(
+        (addition.operand, addition.place, addition.is_first)
         for addition in half.additions
         if isinstance(addition, SlotAddition)
-        and addition.is_first
+        and (addition.is_first or addition.held is not None)
         and operands[addition.operand].length is None  # type: ignore[union-attr]
     )
-    sources = [*(targets[k] for k in half.pattern), *(operands[k] for _, k in first)]
+    sources = [*(targets[k] for k in half.pattern), *(operands[k] for k, *_ in written)]
     kinds = tuple(_kind(reversal, source) for source in sources)
-    key = (half.pattern, first, kinds)
+    key = (half.pattern, written, kinds)
     if key not in form.fused_halves:
-        form.fused_halves[key] = _half_form(reversal, page, half, dict(first))
+        form.fused_halves[key] = _half_form(reversal, page, half, written)
     found: HalfForm | None = form.fused_halves[key]
     return None if found is None else FusedHalf(reversal, page, half, found)
 
@@ -156,9 +165,11 @@ def _kind(reversal: Reversal, source: Any) -> object:
 
 
 def _half_form(
-    reversal: Reversal, page: Page, half: Half, first: Mapping[int, int]
+    reversal: Reversal, page: Page, half: Half, written: Sequence[tuple[int, int, bool]]
 ) -> HalfForm | None:
-    """The code of all halves like this one, if it can be compiled."""
+    """The code of all halves like this one, if it can be compiled; `written` are operands with the
+    places of their gradients, and whether these are the first.
+    """
     form, launch = page.form, page.launch
     assert isinstance(form, TrainingForm)
     targets = [launch.targets[result] for result in half.pattern]
@@ -168,8 +179,6 @@ def _half_form(
     saved = [(k, _entries(page, k)) for k in backward.saved]
     if any(entries < 0 for _, entries in saved):
         return None
-    uses = uses_of(backward)
-    written = {place: operand for place, operand in first.items() if uses[place] == 1}
     wires = [launch.operands[k].wire for k in backward.uniforms]  # type: ignore[union-attr]
     parts = [
         *(_saved_part(page.saved[k], entries) for k, entries in saved),
@@ -178,12 +187,15 @@ def _half_form(
     ]
     if len({part.device for part in parts}) != 1:
         return None
-    count = 1 + max(uses, default=-1)
-    sources = {place: launch.operands[operand] for place, operand in written.items()}
-    results = tuple(_written(reversal, sources[k]) if k in sources else None for k in range(count))
-    code = LaunchCode(backward.function, tuple(parts), results)
+    uses = uses_of(backward)
+    uses.subtract(place for _, place, _ in written)
+    given = tuple(sorted(place for place, count in uses.items() if count))
+    function = Chosen(backward.function, (*given, *(place for _, place, _ in written)))
+    puts = [_written(reversal, launch.operands[k], is_first) for k, _, is_first in written]
+    code = LaunchCode(function, tuple(parts), (*[None] * len(given), *puts))
     known = known_form(page.block, code, "backward")
-    return HalfForm(known, tuple(saved), backward.uniforms, written, count)
+    operands = frozenset(operand for operand, *_ in written)
+    return HalfForm(known, tuple(saved), backward.uniforms, operands, given)
 
 
 def _entries(page: Page, position: int) -> int:
@@ -220,10 +232,10 @@ def whole_part(values: torch.Tensor) -> Part:
     return Part(Origin.UNIFORM, values.dtype, tuple(values.shape), values.device)
 
 
-def _written(reversal: Reversal, source: Operand) -> Written:
+def _written(reversal: Reversal, source: Operand, is_first: bool) -> Written:
     assert isinstance(source, Span | Picks)
     arena = reversal.arena(source.arena)
-    return Written(arena.values.dtype, arena.kind.shape, arena.device)
+    return Written(arena.values.dtype, arena.kind.shape, arena.device, is_merged=not is_first)
 
 
 def uses_of(backward: Backward) -> Counter[int]:

@@ -13,6 +13,7 @@ from functools import cache
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from penstock.plan.schedule import Integers, Kind, Picks, Span, consecutive
@@ -84,8 +85,17 @@ class GradientArena:
         dtype = getattr(torch, kind.dtype)
         self.values = torch.empty((capacity, *kind.shape), dtype=dtype, device=self.device)
         self.present = np.zeros(capacity, np.bool_)
+        #: Slots of inputs whose gradients nobody asks for, if there are any: whatever is written
+        #: there is not read, and they never have a gradient.
+        self.unasked: npt.NDArray[np.bool_] | None = None
         #: For finding out whether slots occur twice.
         self._marks = np.empty(capacity, np.int64)
+
+    def leave_out(self, span: Span) -> None:
+        """Nobody asks for the gradients of these slots."""
+        if self.unasked is None:
+            self.unasked = np.zeros(len(self.present), np.bool_)
+        self.unasked[span.start : span.start + span.count] = True
 
     def index(self, slots: Slots) -> torch.Tensor:
         """Slots as an index tensor."""
@@ -103,25 +113,32 @@ class GradientArena:
         held = self.present[slots]
         return as_array(slots)[~held] if not held.all() else _NONE
 
-    def take_first(self, slots: Slots) -> bool:
+    def take_first(self, slots: Slots, *, are_distinct: bool = False) -> bool:
         """Whether gradients of these slots are the first and only ones to come, so that they can be
         written; if so, the slots have gradients from now on.
         """
-        is_first = not self.present[slots].any() and self._are_distinct(slots)
-        if is_first:
-            self.present[slots] = True
-        return is_first
+        if self.present[slots].any() or not (are_distinct or self.are_distinct(slots)):
+            return False
+        self._mark(slots)
+        return True
 
     def take_more(self, slots: Slots) -> Integers:
         """The slots have gradients from now on; those that had none before."""
         without = self.missing(slots)
-        self.present[without] = True
+        self._mark(without)
         return without
 
-    def _are_distinct(self, slots: Slots) -> bool:
-        """Whether no slot occurs twice: whoever comes last leaves a mark, so all find their own."""
+    def _mark(self, slots: Slots) -> None:
+        self.present[slots] = True if self.unasked is None else ~self.unasked[slots]
+
+    def are_distinct(self, slots: Slots) -> bool:
+        """Whether no slot that is asked for occurs twice: whoever comes last leaves a mark, so all
+        find their own.
+        """
         if isinstance(slots, slice) or len(slots) < 2:
             return True
+        if self.unasked is not None:
+            slots = slots[~self.unasked[slots]]
         if len(slots) > len(self._marks):
             return False
         order = _counted(len(slots))

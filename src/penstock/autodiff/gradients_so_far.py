@@ -7,7 +7,7 @@ the gradient of a uniform value is whole only when its windows are flushed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +21,11 @@ from penstock.plan.schedule import Integers, Kind, Picks, Span
 class GradientsSoFar:
     """Gradients of the values of one run."""
 
-    def __init__(self, extents: Sequence[tuple[Kind, int]]) -> None:
+    def __init__(self, extents: Sequence[tuple[Kind, int]], unasked: Iterable[Span] = ()) -> None:
         #: For each arena what it holds, and for how many slots.
         self.extents = extents
+        #: Slots of inputs whose gradients nobody asks for.
+        self.unasked = tuple(unasked)
         self.arenas: dict[int, GradientArena] = {}
         self.uniform_gradients: dict[int, torch.Tensor] = {}
         #: By block and operand, the wire and what waits for it.
@@ -31,9 +33,13 @@ class GradientsSoFar:
 
     def arena(self, number: int) -> GradientArena:
         """The gradients of an arena's values."""
-        if number not in self.arenas:
-            self.arenas[number] = GradientArena(*self.extents[number])
-        return self.arenas[number]
+        arena = self.arenas.get(number)
+        if arena is None:
+            arena = self.arenas[number] = GradientArena(*self.extents[number])
+            for span in self.unasked:
+                if span.arena == number:
+                    arena.leave_out(span)
+        return arena
 
     def gradient_of(self, number: int, slots: Integers) -> torch.Tensor | None:
         """The gradients of slots, zeros for those without; None if none has one."""

@@ -11,27 +11,35 @@ from collections.abc import Sequence
 from copy import copy
 from functools import partial
 from typing import Any
+from weakref import ref
 
 from penstock.autodiff.page import Page
 from penstock.autodiff.reverse import Reversal
-from penstock.autodiff.tape import Entry, TapedRun
+from penstock.autodiff.tape import Entry, Tape, TapedRun
 from penstock.autodiff.way_back import CopyBack, WayBack
 from penstock.plan.placed import Placement
 from penstock.run.flight import Flight, Message
 from penstock.run.queued import Batch, OnQueues, Order
 
 
-class _Numbered:
+class Numbered:
     """Entries of a tape, in any order, each with its place in the schedule."""
 
     def __init__(self, run: QueuedTapedRun) -> None:
-        self._run = run
+        self._run = ref(run)
         self.found: list[tuple[Order, Entry]] = []
 
     def append(self, entry: Entry) -> None:
         """Note an entry that the thread at hand has made."""
-        self._run.note(entry)
-        self.found.append((self._run.now.order, entry))
+        run = self._run()
+        assert run is not None
+        self.found.append((run.now.order, entry))
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def __getitem__(self, position: int) -> Entry:
+        return self.found[position][1]
 
 
 class QueuedTapedRun(OnQueues, TapedRun):
@@ -43,13 +51,14 @@ class QueuedTapedRun(OnQueues, TapedRun):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._made = _Numbered(self)
-        self.tape.entries = self._made  # type: ignore[assignment]
+        self.begin_tape()
         #: The place of each entry of the tape.
         self.orders: list[Order] = []
 
-    def note(self, entry: Entry) -> None:
-        """The thread at hand has made an entry."""
+    def begin_tape(self) -> None:
+        """Note entries as they are made; they are put into order in the end."""
+        self.numbered = Numbered(self)
+        self.tape = Tape(self.numbered)  # type: ignore[arg-type]
 
     @property
     def placement(self) -> Placement:
@@ -59,10 +68,10 @@ class QueuedTapedRun(OnQueues, TapedRun):
 
     def finish(self) -> None:
         """Put the tape into order."""
-        found = sorted(self._made.found, key=lambda pair: (pair[0].after, pair[0].number))
+        found = sorted(self.numbered.found, key=lambda pair: (pair[0].after, pair[0].number))
         self.orders = [order for order, _ in found]
         self.tape.entries = [entry for _, entry in found]
-        del self._made, self.flight, self.now
+        del self.numbered, self.flight, self.now
         super().finish()
 
 
@@ -70,6 +79,7 @@ class QueuedReversal(Reversal):
     """A backward pass on several devices."""
 
     taped: QueuedTapedRun
+    goes_straight = False
 
     def go(self, entries: Sequence[Entry], way: WayBack) -> None:
         """Run the steps of a way on the queues of their devices."""
@@ -85,7 +95,7 @@ class QueuedReversal(Reversal):
                 self._put_copy(batch, flight, parts, order, step)
             elif step:
                 device = self._device(entry)
-                work = partial(parts[device]._run_step, entry, step)
+                work = partial(parts[device].run_step, entry, step)
                 batch.add(device, -order.number, flight.task(-order.number, device, work))
         for device, part in enumerate(parts):
             batch.add(device, 1, flight.task(1, device, part._flush_windows))

@@ -57,15 +57,8 @@ class Loaded:
 class TapedRecordedRun(Taping, RecordedRun):
     """A scope of recorded steps that leaves a tape."""
 
-    def __init__(
-        self,
-        blocks: Sequence[RunnableBlock],
-        planner: StepPlanner,
-        fetch_uniform: FetchUniform,
-        numbers: Numbers = None,
-        recorder: CallRecorder | None = None,
-    ) -> None:
-        super().__init__(blocks, planner, fetch_uniform, numbers, recorder)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.tape = Tape()
         self.versions: dict[int, int] = {}
         self.loaded: list[Loaded] = []

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from penstock.autodiff.ends import Ends
+from penstock.autodiff.bounded.graphs import BoundedGraph
+from penstock.autodiff.ends import Ends, FindUniform, Located
 from penstock.autodiff.joint import Pattern
 from penstock.autodiff.live_rows import Group, Marks, live_rows, with_rest
 from penstock.autodiff.padding import element_slots, rows_with_any
 from penstock.autodiff.page import Page
+from penstock.autodiff.pieces import Pieces
 from penstock.autodiff.tape import Entry
 from penstock.errors import RepetitionError, report
 from penstock.plan.schedule import (
@@ -35,48 +37,35 @@ from penstock.run.padder import Padder
 from penstock.run.step_blocks import OpaqueBlock
 
 
-class Ledger:
-    """Who made the value in each slot: the number of a piece and the row in it."""
-
-    def __init__(self, capacities: Sequence[int]) -> None:
-        self.piece = [np.full(capacity, -1, np.int64) for capacity in capacities]
-        self.row = [np.zeros(capacity, np.int64) for capacity in capacities]
-        self.pieces: list[torch.Tensor] = []
-
-    def put(self, arena: int, slots: Integers, values: torch.Tensor) -> None:
-        """The values of slots, one row each."""
-        self.piece[arena][slots] = len(self.pieces)
-        self.row[arena][slots] = np.arange(len(slots))
-        self.pieces.append(values)
-
-    def copy(self, arena: int, sources: Integers, targets: Integers) -> None:
-        """Slots get the values of other slots."""
-        self.piece[arena][targets] = self.piece[arena][sources]
-        self.row[arena][targets] = self.row[arena][sources]
-
-    def take(self, arena: int, slots: Integers) -> torch.Tensor:
-        """The values of slots, connected to the pieces they come from."""
-        owners, rows = self.piece[arena][slots], self.row[arena][slots]
-        distinct, which = np.unique(owners, return_inverse=True)
-        parts = [self.pieces[owner] for owner in distinct]
-        starts = np.cumsum([0, *(len(part) for part in parts[:-1])])
-        joined = parts[0] if len(parts) == 1 else torch.cat(parts)
-        index = torch.from_numpy(starts[which.reshape(-1)] + rows)
-        return joined.index_select(0, index.to(joined.device))
-
-
 def replay_gradients(
-    ends: Ends, grads: Sequence[torch.Tensor | None], keep: bool
+    ends: Ends,
+    grads: Sequence[torch.Tensor | None],
+    keep: bool,
+    graph: BoundedGraph | None = None,
 ) -> list[torch.Tensor | None]:
-    """Gradients of the tensors at the start, as an autograd graph of their own."""
+    """Gradients of the tensors at the start, as an autograd graph of their own; what torch saves
+    for it goes to `graph`, if given.
+    """
     wanted = [item for item in ends.cotangents(grads) if len(item[1])]
     replay = Replay(ends, wanted)
     replay.use_pages(is_last=not keep)
+    if graph is None:
+        return _gradients_of(replay, wanted)
+    replay.lend(graph)
+    with graph.saving():
+        return _gradients_of(replay, wanted, graph)
+
+
+def _gradients_of(
+    replay: Replay, wanted: Sequence[Located], graph: BoundedGraph | None = None
+) -> list[torch.Tensor | None]:
     replay.carry_out()
-    outputs = [replay.ledger.take(n, slots).reshape(grad.shape) for n, slots, grad in wanted]
+    outputs = [replay.pieces.take(n, slots).reshape(grad.shape) for n, slots, grad in wanted]
     flowing = [k for k, output in enumerate(outputs) if output.requires_grad]
     if not flowing:
-        return [None] * len(ends.tensors)
+        return [None] * len(replay.tensors)
+    if graph is not None:
+        graph.turn()
     return list(
         torch.autograd.grad(
             [outputs[k] for k in flowing],
@@ -109,11 +98,18 @@ class Replay:
         #: The rows to run, and those of them through which gradients flow.
         self.live = self._find_live(self._marked(capacities), is_flowing=False)
         self.flowing = self._find_live(self._marked(capacities), is_flowing=True)
-        self.ledger = Ledger(capacities)
-        self.uniform = ends.uniforms(self.tensors)
+        self.pieces = Pieces(capacities)
+        self.uniform: FindUniform = ends.uniforms(self.tensors)
         for number, slots, values in ends.inputs(self.tensors, self.uniform):
             whole = values.reshape(len(slots), *self.kinds[number].shape)
-            self.ledger.put(number, slots, whole)
+            self.pieces.put(number, slots, whole)
+
+    def lend(self, graph: BoundedGraph) -> None:
+        """What was there before the replay is not the graph's."""
+        for values in (*self.tensors, *self.pieces.tensors.values()):
+            graph.lend(values)
+        find = self.uniform
+        self.uniform = lambda number: graph.lend(find(number))
 
     def _marked(self, capacities: Sequence[int]) -> Marks:
         """The wanted slots."""
@@ -153,41 +149,41 @@ class Replay:
         else:
             device = self.kinds[entry.target.arena].device
             values = torch.from_numpy(entry.values).to(device)
-            self.ledger.put(entry.target.arena, slots_of(entry.target), values)
+            self.pieces.put(entry.target.arena, slots_of(entry.target), values)
 
     def _copy(self, entry: Copy) -> None:
         sources, targets = slots_of(entry.source), slots_of(entry.target)
         if entry.source.arena == entry.target.arena:
-            self.ledger.copy(entry.target.arena, sources, targets)
+            self.pieces.copy(entry.target.arena, sources, targets)
             return
-        made = self.ledger.piece[entry.source.arena][sources] >= 0
+        made = self.pieces.piece[entry.source.arena][sources] >= 0
         chosen = made.reshape(len(targets), -1).all(axis=1)
         if chosen.any():
             picked = sources.reshape(len(targets), -1)[chosen].reshape(-1)
             shape = self.kinds[entry.target.arena].shape
-            values = self.ledger.take(entry.source.arena, picked)
+            values = self.pieces.take(entry.source.arena, picked)
             whole = values.reshape(int(chosen.sum()), *shape)
-            self.ledger.put(entry.target.arena, targets[chosen], whole)
+            self.pieces.put(entry.target.arena, targets[chosen], whole)
 
     def _pad(self, entry: Pad) -> None:
         arena = entry.source.arena
-        missing = self.ledger.piece[arena][slots_of(entry.source)] < 0
+        missing = self.pieces.piece[arena][slots_of(entry.source)] < 0
         rows = np.setdiff1d(np.arange(len(entry.lengths)), rows_with_any(missing, entry.lengths))
         slots = element_slots(entry.source, entry.lengths, rows)
         if len(slots):
-            values = self.ledger.take(arena, slots)
+            values = self.pieces.take(arena, slots)
             padder = Padder(entry.lengths[rows], entry.length, values.device)
             targets = slots_of(entry.target)[rows]
-            self.ledger.put(entry.target.arena, targets, padder.pad(values))
+            self.pieces.put(entry.target.arena, targets, padder.pad(values))
 
     def _unpad(self, entry: Unpad) -> None:
         arena, sources = entry.source.arena, slots_of(entry.source)
-        rows = np.flatnonzero(self.ledger.piece[arena][sources] >= 0)
+        rows = np.flatnonzero(self.pieces.piece[arena][sources] >= 0)
         slots = element_slots(entry.target, entry.lengths, rows)
         if len(slots):
-            values = self.ledger.take(arena, sources[rows])
+            values = self.pieces.take(arena, sources[rows])
             padder = Padder(entry.lengths[rows], entry.length, values.device)
-            self.ledger.put(entry.target.arena, slots, padder.unpad(values))
+            self.pieces.put(entry.target.arena, slots, padder.unpad(values))
 
     def arguments(self, page: Page, rows: Integers) -> list[torch.Tensor | int]:
         """The operands of some rows of a launch."""
@@ -217,7 +213,7 @@ class Replay:
             slots = slots_of(target).reshape(page.rows, -1)[rows].reshape(-1)
             if len(slots):
                 shape = self.kinds[target.arena].shape
-                self.ledger.put(target.arena, slots, values.reshape(len(slots), *shape))
+                self.pieces.put(target.arena, slots, values.reshape(len(slots), *shape))
 
     def _take(
         self, page: Page, position: int, operand: Span | Picks, rows: Integers
@@ -227,7 +223,7 @@ class Replay:
             spec = page.block.inputs[position]
             shape = [0 if isinstance(size, str) else size for size in spec.shape]
             return torch.empty((len(rows), *shape), dtype=spec.torch_dtype, device=spec.device)
-        values = self.ledger.take(operand.arena, slots.reshape(-1))
+        values = self.pieces.take(operand.arena, slots.reshape(-1))
         kind = page.block.node.inputs[position].type
         if page.block.block.is_flat and kind.is_sequence:  # type: ignore[union-attr]
             return values.unsqueeze(1)

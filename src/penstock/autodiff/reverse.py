@@ -28,14 +28,18 @@ from penstock.autodiff.way_back import CopyBack, Fetch, Fill, Half, Move, WayBac
 from penstock.plan.schedule import Copy, Integers, Pad, Picks, Span, Store, Unpad, slots_of
 from penstock.run.collector import collector_waits
 from penstock.run.fused.indices import FindIndex, Indices
+from penstock.run.fused.setting import Fusion
 from penstock.run.memory.exhaustion import note_exhausted
 
 
 class Reversal(GradientsSoFar):
     """One backward pass over a tape."""
 
+    #: Whether compiled halves of a way that was gone before may be called in a row.
+    goes_straight = True
+
     def __init__(self, run: Taping, keep: bool, checks_nan: bool) -> None:
-        super().__init__(run.extents())
+        super().__init__(run.extents(), run.unasked())
         self.taped = run
         #: Whether rows may be gone through again (the graph is retained).
         self.keep = keep
@@ -60,7 +64,7 @@ class Reversal(GradientsSoFar):
                 steps = [self._reverse(entry) for entry in reversed(entries)]
         for entry in () if is_known else reversed(entries):
             steps.append(self._reverse(entry))
-            self._run_step(entry, steps[-1])
+            self.run_step(entry, steps[-1])
         present = {number: arena.present.copy() for number, arena in self.arenas.items()}
         way = WayBack(tuple(steps), present)
         if is_known:
@@ -71,17 +75,27 @@ class Reversal(GradientsSoFar):
 
     def run_again(self, entries: Sequence[Entry], way: WayBack) -> None:
         """Go through a tape on the way that an earlier pass has found for one like it."""
-        self.go(entries, way)
+        straight = way.straight.find(entries, way.steps) if self._may_go_straight else None
+        if straight is not None and straight.go(self, entries):
+            self._flush_windows()
+        else:
+            self.go(entries, way)
         for number, present in way.present.items():
             self.arena(number).present = present
+
+    @property
+    def _may_go_straight(self) -> bool:
+        is_plain = self.goes_straight and self.taped.recorder is None and Fusion.mode != "never"
+        return is_plain and not self.keep and not self.checks_nan
 
     def go(self, entries: Sequence[Entry], way: WayBack) -> None:
         """Take all steps of a way."""
         for entry, step in zip(reversed(entries), way.steps, strict=True):
-            self._run_step(entry, step)
+            self.run_step(entry, step)
         self._flush_windows()
 
-    def _run_step(self, entry: Entry, step: tuple[Half, ...] | Move) -> None:
+    def run_step(self, entry: Entry, step: tuple[Half, ...] | Move) -> None:
+        """Take the step that belongs to an entry."""
         if not isinstance(step, tuple):
             step.run(self)
         elif step:
@@ -167,13 +181,14 @@ class Reversal(GradientsSoFar):
         if page.needs_saved(half.pattern):
             page.use(half.index, is_last=not self.keep)
         if self.taped.recorder is None:
-            self._run_backward(page, half)
+            self.run_backward(page, half)
             return
         rows = page.rows if half.index is None else len(half.index)
-        work = self._run_backward, page, half
+        work = self.run_backward, page, half
         self.taped.recorder.backward(self.taped, page.launch, rows, *work)
 
-    def _run_backward(self, page: Page, half: Half) -> None:
+    def run_backward(self, page: Page, half: Half) -> None:
+        """Run a half of a page whose saved values are there."""
         for fill in half.zeros:
             fill(self)
         if self._run_fused(page, half):

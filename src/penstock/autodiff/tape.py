@@ -6,8 +6,9 @@ the arena's slots are used again. Taping is the same for calls of programs and f
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -19,14 +20,21 @@ from penstock.autodiff.opaque import launch_kept
 from penstock.autodiff.page import Page
 from penstock.autodiff.versions import check_version, version_of
 from penstock.ir.graph import Wire
-from penstock.plan.schedule import Copy, Pad, Store, Unpad
+from penstock.plan.schedule import Copy, Pad, Span, Store, Unpad
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.engine import Run
 from penstock.run.fused.binding import FusedLaunch, bind_launch
 from penstock.run.kept_plans import KeptPlan
-from penstock.run.prepared import PreparedCopy, PreparedLaunch, PreparedPadding, PreparedStore
+from penstock.run.prepared import (
+    Prepared,
+    PreparedCopy,
+    PreparedLaunch,
+    PreparedPadding,
+    PreparedStore,
+)
 from penstock.run.runner import Runner
 from penstock.run.step_blocks import OpaqueBlock
+from penstock.run.straight import Note
 
 #: The operands and results of a launch that carry gradients, and whether it saves rows only.
 Asked: TypeAlias = tuple[Sequence[int], Sequence[int], bool]
@@ -54,6 +62,10 @@ class Taping(Runner):
     def flows(self, number: int) -> tuple[Sequence[int], Sequence[int]]:
         """The operands and results of a block that carry gradients."""
         raise NotImplementedError
+
+    def unasked(self) -> Iterable[Span]:
+        """Slots of inputs that carry no gradients, though others of their arenas may."""
+        return ()
 
     def read_uniform(self, number: int) -> torch.Tensor:
         """A uniform value, unless it has been changed since."""
@@ -150,6 +162,31 @@ class Taping(Runner):
         form = training_form(block, (), *self.flows(number))
         return form if isinstance(form, TrainingForm) else None
 
+    def straight_launch(self, step: Prepared) -> tuple[FusedLaunch, Note | None] | None:
+        """A launch as it was run compiled, which leaves a page."""
+        if not isinstance(step, PreparedLaunch):
+            return None
+        operands, results = self.flows(step.launch.block)
+        if not operands or not results:
+            found = super().straight_launch(step)
+            return None if found is None else (found[0], _noted(Page, step))
+        asked = (operands, results, self.saves_rows)
+        fused = step.fused.get(asked)
+        if fused is None or asked in step.lent:
+            return None
+        form, sizes = step.training[asked]
+        new_page = partial(
+            Page,
+            operands=operands,
+            results=results,
+            form=form,
+            sizes=sizes,
+            instances=step.instances,
+            indices=step.indices,
+            is_apart=True,
+        )
+        return fused, _noted(new_page, step, is_own=fused.form.gives_own)
+
     def _bind(self, step: PreparedLaunch, asked: Asked) -> FusedLaunch | None:
         if step.block.plain_function() is None:
             return None
@@ -208,6 +245,18 @@ class Taping(Runner):
         return values.clone() if is_view else values
 
 
+def _noted(new_page: Callable[..., Page], step: PreparedLaunch, *, is_own: bool = False) -> Note:
+    """Leaves a page with what a launch has given."""
+    launch, block = step.launch, step.block
+
+    def note(run: Runner, saved: Sequence[torch.Tensor]) -> None:
+        page = new_page(launch, block)
+        page.save(saved, is_own=is_own)
+        run.tape.entries.append(page)  # type: ignore[attr-defined]
+
+    return note
+
+
 class TapedRun(Taping, Run):
     """A run of a program that leaves a tape."""
 
@@ -252,6 +301,13 @@ class TapedRun(Taping, Run):
         self.machine = None
         self.planner = self.kept or KeptPlan(self.outcome)
         self.versions = {number: version_of(value) for number, value in self.uniforms.items()}
+
+    def unasked(self) -> Iterable[Span]:
+        """Slots of inputs that carry no gradients, though others of their arenas may."""
+        entries = zip(self.executable.graph.inputs, self.outcome.adopted, strict=True)
+        return (
+            span for entry, spans in entries if entry.slot not in self.wires for span in spans or ()
+        )
 
     def flows(self, number: int) -> tuple[Sequence[int], Sequence[int]]:
         """The operands and results of a block that carry gradients."""

@@ -8,7 +8,7 @@ values.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
@@ -19,6 +19,7 @@ from penstock.autodiff.additions import Addition
 from penstock.autodiff.fused_half import FusedHalf
 from penstock.autodiff.gradients import Accumulate, Gather
 from penstock.autodiff.joint import Pattern
+from penstock.autodiff.straight_way import StraightenedWay
 from penstock.plan.schedule import Integers
 
 if TYPE_CHECKING:
@@ -84,3 +85,5 @@ class WayBack:
 
     steps: tuple[tuple[Half, ...] | Move, ...]
     present: Mapping[int, npt.NDArray[np.bool_]]
+    #: The same with compiled halves in a row.
+    straight: StraightenedWay = field(default_factory=StraightenedWay)

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from penstock.calls.torch_names import name_of, resolve
 from penstock.capture.random_calls import RANDOM_RULES, draw_by_rule
+from penstock.capture.transforms import is_transformed
 from penstock.ir.graph import BODY
 from penstock.plan.random_keys import Keys, as_keys, as_signed, mix
 from penstock.run.seeds import Seed
@@ -67,8 +68,13 @@ _state = _State()
 
 @contextmanager
 def instance(seed: Seed, number: int) -> Iterator[None]:
-    """A call of a `ps.function`: that instance of a map, or, inside another call, its next site."""
-    if _state.scope is not None:
+    """A call of a `ps.function`: that instance of a map, or, inside another call, its next site.
+
+    Inside of a transform of torch nothing has a key: `vmap` draws as it was told.
+    """
+    if is_transformed():
+        yield
+    elif _state.scope is not None:
         with _inside(next_site()):
             yield
     else:

@@ -47,18 +47,7 @@ _OPERATORS = {
 #: In-place methods that set attributes rather than contents.
 _NOT_CONTENTS = frozenset({"requires_grad_", "share_memory_"})
 RESHAPING = frozenset({"squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_", "swapdims_"})
-_RANDOM = frozenset(
-    [
-        "uniform_",
-        "normal_",
-        "exponential_",
-        "random_",
-        "bernoulli_",
-        "cauchy_",
-        "geometric_",
-        "log_normal_",
-    ]
-)
+_RANDOM = frozenset(["random_", "cauchy_", "geometric_", "log_normal_"])
 
 
 class Change(NamedTuple):

@@ -1,4 +1,4 @@
-"""What a value inside a program may be, and how its type is written in error texts.
+"""What a value inside a program may be.
 
 Tensors and TensorArrays are values. Python numbers become 0-d tensors. None, strings, bytes and
 enums are static: they travel unchanged. Anything else is refused.
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from penstock.calls.structure import flatten, leaf_paths, map_leaves, unflatten
+from penstock.calls.structure import flatten, leaf_paths, unflatten
 from penstock.capture.location import user_line
 from penstock.capture.tensor_array import TensorArray
 from penstock.capture.tensor_types import type_of
@@ -41,26 +41,6 @@ def same_type(left: Any, right: Any) -> bool:
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         return False
     return bool(left == right)
-
-
-def describe(value: Any) -> str:
-    """The type of a nested value as a person writes it: `(int64[], {'hidden': float32[8]})`."""
-    return repr(map_leaves(_described_leaf, value))
-
-
-class _Text(str):
-    """A string that shows itself without quotes inside a container's repr."""
-
-    __slots__ = ()
-    __repr__ = str.__str__
-
-
-def _described_leaf(leaf: Any) -> _Text:
-    if isinstance(leaf, torch.Tensor):
-        return _Text(str(type_of(leaf)))
-    if isinstance(leaf, TensorArray):
-        return _Text("TensorArray")
-    return _Text(repr(leaf) if isinstance(leaf, STATIC_TYPES) else type(leaf).__name__)
 
 
 def _refusal(leaf: Any, what: str, path: str) -> ArgumentError:

@@ -86,13 +86,19 @@ def _written_out(name: str, position: int) -> Rule:
         p = kwargs.get(name, args[position] if len(args) > position else 0.0)
         if not p or not kwargs.get("training", True):
             return draws.call(function, args, kwargs)
-        plain = {"has_torch_function": lambda *_: False}
-        body = FunctionType(function.__code__, {**function.__globals__, **plain})
-        body.__defaults__, body.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
-        with draws.watching():
-            return body(*args, **kwargs)
+        return _written_out_always(draws, function, args, kwargs)
 
     return rule
+
+
+def _written_out_always(
+    draws: Draws, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    plain = dict.fromkeys(("has_torch_function", "has_torch_function_unary"), lambda *_: False)
+    body = FunctionType(function.__code__, {**function.__globals__, **plain})
+    body.__defaults__, body.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+    with draws.watching():
+        return body(*args, **kwargs)
 
 
 def _refused(name: str) -> Rule:
@@ -120,7 +126,7 @@ def _not_counter_based(name: str) -> ArgumentError:
             where=user_line(),
             facts=[
                 ("call", name),
-                ("available", "dropout, rand, randn, randint, bernoulli, normal"),
+                ("available", "dropout, rand, randn, randint, bernoulli, normal, multinomial"),
             ],
             todo="Build it from torch.rand_like or torch.randn_like, or draw outside the program.",
         )
@@ -209,6 +215,26 @@ def _multinomial(draws: Draws, function: Any, args: tuple[Any, ...], kwargs: dic
     return times.topk(count).indices
 
 
+def _filled(names: tuple[str, ...], make: Callable[..., Any], kind: str = "uniform") -> Rule:
+    """`x.normal_()` and its kin: `make` gives the new contents, from numbers and the arguments of
+    these names.
+    """
+
+    def rule(draws: Draws, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensor, given = args[0], {**dict(zip(names, args[1:], strict=False)), **kwargs}
+        given.pop("generator", None)
+        options = {"dtype": _floating(tensor.dtype)}
+        numbers = _numbers(draws, kind, tensor.shape, options, tensor)
+        return tensor.copy_(make(numbers, **given))
+
+    return rule
+
+
+def _between(u: torch.Tensor, **bounds: Any) -> Any:
+    low, high = bounds.get("from", 0.0), bounds.get("to", 1.0)
+    return u * (high - low) + low
+
+
 def _floating(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype.is_floating_point else torch.get_default_dtype()
 
@@ -220,7 +246,6 @@ _WITHOUT_KEYS = [
     "dropout2d",
     "dropout3d",
     "rrelu",
-    "gumbel_softmax",
 ]
 
 RANDOM_RULES: dict[str, Rule] = {
@@ -228,6 +253,7 @@ RANDOM_RULES: dict[str, Rule] = {
     "torch.dropout": _dropout,
     "torch.nn.functional.scaled_dot_product_attention": _attention,
     "torch.nn.functional.multi_head_attention_forward": _written_out("dropout_p", 10),
+    "torch.nn.functional.gumbel_softmax": _written_out_always,
     **{f"torch.nn.functional.{name}": _refused(name) for name in _WITHOUT_KEYS},
     "torch.randperm": _refused("randperm"),
     "torch.rand": _sized("uniform"),
@@ -240,4 +266,10 @@ RANDOM_RULES: dict[str, Rule] = {
     "torch.normal": _normal,
     "torch.multinomial": _multinomial,
     "torch.Tensor.multinomial": _multinomial,
+    "torch.Tensor.normal_": _filled(
+        ("mean", "std"), lambda z, mean=0.0, std=1.0: z * std + mean, "normal"
+    ),
+    "torch.Tensor.uniform_": _filled(("from", "to"), _between),
+    "torch.Tensor.exponential_": _filled(("lambd",), lambda u, lambd=1.0: -torch.log1p(-u) / lambd),
+    "torch.Tensor.bernoulli_": _filled(("p",), lambda u, p=0.5: u < p),
 }

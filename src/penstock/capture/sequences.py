@@ -14,6 +14,7 @@ import torch
 
 from penstock.calls.structure import flatten, leaf_paths, unflatten
 from penstock.capture.branches import is_traced
+from penstock.capture.converted.assertions import equal_number
 from penstock.capture.indexing import read_element, read_item, stored_as_sequence
 from penstock.capture.leaf_types import leaf_type
 from penstock.capture.leaves import as_values
@@ -26,7 +27,14 @@ from penstock.capture.traced_array import TracedTensorArray
 from penstock.capture.traced_tensor import TracedTensor
 from penstock.capture.type_rules import is_control_type
 from penstock.capture.worlds import SizePair
-from penstock.errors import ArgumentError, LoopTypeError, StructureError, report
+from penstock.errors import (
+    ArgumentError,
+    LoopTypeError,
+    PenstockError,
+    SizeError,
+    StructureError,
+    report,
+)
 from penstock.ir.program import ForEach
 from penstock.ir.types import ArrayType, TensorType
 
@@ -71,14 +79,26 @@ class Elements:
         leaves, self.structure = flatten(xs)
         self._originals = [tracer.leaf(leaf) for leaf in leaves]
         self.leaves = [self._readable(leaf, what) for leaf in self._originals]
-        self.pair = self._common_length(xs, what)
+        self._what, self._paths = what, leaf_paths(xs, "xs")
+        self.pair = self._common_length()
 
     def length(self) -> TracedTensor:
-        """The number of elements as a traced integer."""
-        first = self._originals[0]
-        if isinstance(first, TracedTensorArray):
-            return first.size()  # type: ignore[return-value]
-        return self._tracer.tensor(_plain(size_of(self._tracer, first, 0)))
+        """The number of elements as a traced integer; a run checks that sequences agree in it."""
+        first, *others = self._originals
+        length = self._length_of(first)
+        seen = {_symbol(first)}
+        for other in others:
+            if _symbol(other) not in seen:
+                seen.add(_symbol(other))
+                length = equal_number(
+                    self._tracer, length, self._length_of(other), self._lengths_differ(SizeError)
+                )
+        return length
+
+    def _length_of(self, leaf: Any) -> TracedTensor:
+        if isinstance(leaf, TracedTensorArray):
+            return leaf.size()  # type: ignore[return-value]
+        return self._tracer.tensor(_plain(size_of(self._tracer, leaf, 0)))
 
     def at(self, index: TracedTensor) -> Any:
         """The nested element at `index`."""
@@ -108,23 +128,30 @@ class Elements:
             return read_element(self._tracer, leaf, index, original.traced.is_control)
         return read_item(self._tracer, torch.Tensor.__getitem__, (leaf, index), {})
 
-    def _common_length(self, xs: Any, what: str) -> SizePair | None:
+    def _common_length(self) -> SizePair | None:
         pairs = [length_pair(self._tracer, leaf) for leaf in self._originals]
         known = [pair for pair in pairs if pair is not None and pair[0] == pair[1]]
         if pairs and len(set(known)) <= 1:
             return pairs[0]
-        paths = leaf_paths(xs, "xs")
-        raise StructureError(
+        raise self._lengths_differ(StructureError)
+
+    def _lengths_differ(self, error: type[PenstockError]) -> PenstockError:
+        described = map(describe, self._originals)
+        return error(
             report(
-                f"{what}: all sequences must have the same length.",
+                f"{self._what}: all sequences must have the same length.",
                 where=user_line(),
-                facts=[
-                    (path, describe(leaf))
-                    for path, leaf in zip(paths, self._originals, strict=True)
-                ],
+                facts=list(zip(self._paths, described, strict=True)),
                 todo="Pass at least one tensor, and tensors whose first dimensions are equal.",
             )
         )
+
+
+def _symbol(leaf: Any) -> Any:
+    """What tells lengths that are equal for certain; arrays have none."""
+    if isinstance(leaf, TracedTensorArray):
+        return leaf
+    return leaf.traced.value.type.shape[0]
 
 
 def trace_scan(tracer: Tracer, combine_fn: Any, init: Any, xs: Any, reverse: bool) -> Any:
@@ -139,7 +166,7 @@ def trace_scan(tracer: Tracer, combine_fn: Any, init: Any, xs: Any, reverse: boo
         counter, arrays = leaves[0], leaves[1 + count :]
         position = _from_end(tracer, length, counter) if reverse else counter
         x = elements.at(position)
-        carry, y = _as_pair(combine_fn(state.value(leaves[1 : 1 + count]), x))
+        carry, y = as_pair(combine_fn(state.value(leaves[1 : 1 + count]), x))
         results, found = flatten(as_values(y, "scan: what combine_fn returns", "y"))
         if found != structure:
             raise _changed_results(example, y)
@@ -227,7 +254,7 @@ def _example_result(
     """What one step returns besides the carry: traced once to learn its structure."""
     with tracer.nested_scope():
         carry = [tracer.leaf(leaf) for leaf in state.leaves]
-        _, y = _as_pair(combine_fn(state.value(carry), elements.at(tracer.tensor(0))))
+        _, y = as_pair(combine_fn(state.value(carry), elements.at(tracer.tensor(0))))
         leaves, structure = flatten(as_values(y, "scan: what combine_fn returns", "y"))
         return [tracer.leaf(leaf) for leaf in leaves], structure
 
@@ -260,7 +287,8 @@ def _shifted(state: State) -> State:
     return shifted
 
 
-def _as_pair(returned: Any) -> tuple[Any, Any]:
+def as_pair(returned: Any) -> tuple[Any, Any]:
+    """The next carry and the result, which `combine_fn` of a scan returns."""
     if type(returned) in (tuple, list) and len(returned) == 2:
         return returned[0], returned[1]
     raise LoopTypeError(

@@ -15,7 +15,7 @@ from penstock.capture.location import user_line
 from penstock.errors import TracedValueError, report
 
 if TYPE_CHECKING:
-    from penstock.capture.recording import Template
+    from penstock.capture.templates import Template
 
 #: Where each call takes the dimension that it cuts, and the one it means by default (None: all).
 _CUTS: dict[str, tuple[int, int | None]] = {

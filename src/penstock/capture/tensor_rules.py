@@ -143,6 +143,13 @@ def _full(tracer: Tracer, function: Any, args: tuple[Any, ...], kwargs: dict[str
     return filled if dtype is None else record(tracer, torch.Tensor.to, (filled, dtype), {})
 
 
+def _new(tracer: Tracer, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`x.new(size)`: torch tells a size from contents by its type, and a program has no such."""
+    if len(args) == 2 and isinstance(args[1], torch.Size | TracedShape):
+        return record(tracer, torch.Tensor.new_empty, args, kwargs)
+    return record(tracer, function, args, kwargs)
+
+
 TENSOR_RULES: dict[str, Callable[..., Any]] = {
     **{f"torch.Tensor.{name}": partial(_contents, name) for name in CONVERSIONS},
     "torch.Tensor.shape.__get__": _shape,
@@ -158,4 +165,5 @@ TENSOR_RULES: dict[str, Callable[..., Any]] = {
     "torch.tensor": make_tensor,
     "torch.as_tensor": make_tensor,
     "torch.full": _full,
+    "torch.Tensor.new": _new,
 }

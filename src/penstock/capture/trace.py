@@ -6,11 +6,13 @@ them, and gives up on a dimension that cannot be dynamic.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.distributions import Distribution
 
 from penstock.calls.structure import Structure, unflatten
 from penstock.capture.active import tracing
@@ -93,8 +95,19 @@ class TracedProgram:
 
 def trace(request: TraceRequest) -> TracedProgram:
     """The program of the requested function."""
-    with TRACING:
+    with TRACING, _unvalidated_distributions():
         return _trace(request)
+
+
+@contextmanager
+def _unvalidated_distributions() -> Iterator[None]:
+    """Distributions look at their arguments to validate them, and these have no contents yet."""
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
 
 
 def _trace(request: TraceRequest) -> TracedProgram:

@@ -1,16 +1,13 @@
 """The tracer: takes values into the program, emits nodes, and hands control flow to the files that
 trace it.
 
-One tracer makes one program. `scope` is the body being filled. Everything that user code can do
-while it is traced arrives here or in `function_mode`; the result is always the same kind of object
-that eager code would get.
+One tracer makes one program. Everything that user code can do while it is traced arrives here or in
+`function_mode`; the result is always the same kind of object that eager code would get.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,6 +15,7 @@ import torch
 from penstock.calls.autocast import Autocast, current_autocast
 from penstock.capture import branches, calls, loops, sequences, transforms
 from penstock.capture.active import state
+from penstock.capture.bodies import Bodies
 from penstock.capture.captures import Capture, Owners
 from penstock.capture.constants import constant_tensor
 from penstock.capture.converted.recursions import Recursions
@@ -26,17 +24,12 @@ from penstock.capture.location import user_line
 from penstock.capture.recording import record
 from penstock.capture.refusals import describe, out_of_reach
 from penstock.capture.restarts import Dimensions
-from penstock.capture.scopes import FunctionTrace, Scope
 from penstock.capture.signatures import Callee, Signatures
 from penstock.capture.source import user_source
-from penstock.capture.traced_array import (
-    TracedTensorArray,
-    new_array,
-    unstacked,
-)
+from penstock.capture.traced_array import TracedTensorArray, new_array, unstacked
 from penstock.capture.traced_tensor import Facts, TracedDimension, TracedTensor
 from penstock.capture.type_rules import is_control_type
-from penstock.capture.worlds import Fakes, SizePair, Worlds
+from penstock.capture.worlds import SizePair
 from penstock.errors import ArgumentError, report
 from penstock.ir.program import (
     Branch,
@@ -55,11 +48,11 @@ from penstock.ir.types import ArrayType, TensorType, Type
 Traced = TracedTensor | TracedTensorArray
 
 
-class Tracer:
+class Tracer(Bodies):
     """Records one program."""
 
     def __init__(self, dimensions: Dimensions) -> None:
-        self.worlds = Worlds()
+        super().__init__()
         #: Which input dimensions are dynamic, and which must not become so.
         self.dimensions = dimensions
         self.owners = Owners()
@@ -77,50 +70,12 @@ class Tracer:
         self._autocast = current_autocast()
         #: Whether operators that reach traced tensors are recorded: `torch.func` is at work.
         self.records_operators = False
-        self._next_value = 0
-        self._scopes: list[Scope] = []
-        #: Every traced tensor that may still be in use, to find views.
-        self._alive: list[weakref.ref[TracedTensor]] = []
         #: How many loops are being tried only to find the types of what they carry.
         self.trials = 0
         #: The converted functions at work, to find those that call themselves.
         self.recursions = Recursions()
         #: The text and message of each assertion on traced values, by its line.
         self.assertions: dict[str, Any] = {}
-
-    # Bodies
-
-    @property
-    def scope(self) -> Scope:
-        """The body being filled."""
-        return self._scopes[-1]
-
-    @contextmanager
-    def function_scope(self, name: str) -> Iterator[Scope]:
-        """Fill the body of a new function."""
-        self._scopes.append(Scope(FunctionTrace(name)))
-        try:
-            yield self.scope
-        finally:
-            self._scopes.pop()
-
-    @contextmanager
-    def nested_scope(self) -> Iterator[Scope]:
-        """Fill a body inside the current one."""
-        self._scopes.append(Scope(self.scope.function, self.scope))
-        try:
-            yield self.scope
-        finally:
-            self._scopes.pop()
-
-    @contextmanager
-    def reopened(self, scope: Scope) -> Iterator[None]:
-        """Fill a body inside the current one further."""
-        self._scopes.append(scope)
-        try:
-            yield
-        finally:
-            self._scopes.pop()
 
     def unswallowed(self, error: Exception) -> Exception:
         """The error behind `error`: torch's operators turn any TypeError into one of their own."""
@@ -136,13 +91,6 @@ class Tracer:
         here = current_autocast()
         return () if here == self._autocast else here
 
-    # Values
-
-    def new_value(self, type_: Type) -> Value:
-        """A value with the next number."""
-        self._next_value += 1
-        return Value(self._next_value - 1, type_)
-
     def body_input(self, type_: Type, **facts: Any) -> Traced:
         """A new input of the current body."""
         value = self.new_value(type_)
@@ -151,32 +99,6 @@ class Tracer:
             return TracedTensorArray(self, value, self.scope, facts.get("length"))
         facts.pop("length", None)
         return self.wrap(value, is_input=True, **facts)
-
-    def wrap(self, value: Value, fakes: Fakes | None = None, **facts: Any) -> TracedTensor:
-        """The traced tensor of a value of the current body."""
-        assert isinstance(value.type, TensorType)
-        fakes = self.worlds.fakes(value.type) if fakes is None else fakes
-        facts.setdefault("origins", (frozenset(),) * len(value.type.shape))
-        tensor = TracedTensor(Facts(value, fakes, self.scope, **facts))
-        self._alive.append(weakref.ref(tensor))
-        return tensor
-
-    def alive(self) -> list[tuple[weakref.ref[TracedTensor], TracedTensor]]:
-        """Every traced tensor that may still be in use."""
-        found = [(alive, alive()) for alive in self._alive]
-        return [(alive, tensor) for alive, tensor in found if tensor is not None]
-
-    def is_aliased(self, tensor: TracedTensor) -> bool:
-        """Whether another live tensor shares the memory of `tensor`."""
-        storage = tensor.traced.fakes[0].untyped_storage()._cdata
-        self._alive = [alive for alive in self._alive if alive() is not None]
-        others = (alive() for alive in self._alive)
-        return any(
-            other is not None
-            and other is not tensor
-            and other.traced.fakes[0].untyped_storage()._cdata == storage
-            for other in others
-        )
 
     def read(self, traced: Traced) -> Value:
         """The value behind `traced`, which must be visible from the current body."""
@@ -275,8 +197,6 @@ class Tracer:
         """Make a tensor that is given anew at each call known as a capture."""
         self._captured(tensor, Capture(name, tensor, shared=position))
 
-    # Sequences and arrays
-
     def sequence(self, value: Any, what: str) -> TracedTensor:
         """`value` with elements that have slots."""
         return sequences.as_sequence(self, value, what)
@@ -292,8 +212,6 @@ class Tracer:
     def unstack(self, tensor: Any) -> Any:
         """`ps.TensorArray.unstack(tensor)`."""
         return unstacked(self, tensor)
-
-    # Control flow
 
     def cond(self, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
         """`ps.cond`."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.autograd import forward_ad
 
 from penstock.calls.structure import flatten, map_leaves
 from penstock.capture.own_gradients import own_gradients
@@ -33,6 +34,13 @@ _RESHAPES = frozenset({"aten::squeeze_", "aten::unsqueeze_", "aten::t_", "aten::
 def is_transforming() -> bool:
     """Whether a transform of `torch.func` is at work."""
     return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def is_transformed() -> bool:
+    """Whether calls here are to be differentiated or vectorised by torch itself, as they run:
+    inside of a transform, or of forward-mode differentiation.
+    """
+    return is_transforming() or forward_ad._current_level >= 0
 
 
 def call_transformed(

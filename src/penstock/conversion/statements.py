@@ -8,28 +8,13 @@ the statement assigns, a way to look at them and to set them, and which of them 
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
-from penstock.conversion.build import (
-    PREFIX,
-    at,
-    constant,
-    copied,
-    function,
-    load,
-    operator,
-    store,
-    thunk,
-    tuple_of,
-)
-from penstock.conversion.escapes import Escapes
-from penstock.conversion.expressions import Expressions, setter
+from penstock.conversion.build import PREFIX, at, constant, copied, load, operator, store, thunk
+from penstock.conversion.expressions import Expressions
 from penstock.conversion.flow import Definedness, Liveness
-from penstock.conversion.names import appended_once, bound, declared, mutated, read
-from penstock.conversion.prepare import prepared
-from penstock.conversion.source import parameters
+from penstock.conversion.names import appended_once, bound, read
 from penstock.conversion.syntax import (
-    handler_names,
     is_convertible,
     is_guard,
     is_path,
@@ -39,6 +24,7 @@ from penstock.conversion.syntax import (
     returning,
     targets,
 )
+from penstock.conversion.variables import Variables, accessors
 
 
 def convert_function(node: ast.FunctionDef) -> ast.FunctionDef:
@@ -46,27 +32,15 @@ def convert_function(node: ast.FunctionDef) -> ast.FunctionDef:
     return FunctionConverter(node).convert()
 
 
-class FunctionConverter:
+class FunctionConverter(Variables):
     """Converts one function; nested ones get converters of their own."""
 
     def __init__(self, node: ast.FunctionDef) -> None:
-        self._node = node
-        self._words = declared(node.body)
-        self._parameters = parameters(node.args)
-        escapes = Escapes()
-        self._body = escapes.lower(prepared(node.body))
-        #: Variables that hold returned values, whose flags say so.
-        self._returned = escapes.returned
-        self._local = {*self._parameters, *bound(self._body)} - set(self._words)
-        given = [*self._parameters, *self._words]
+        super().__init__(node)
         self._live = Liveness(self._body).live
         first = self._parameters[0] if self._parameters else None
-        doubtful = Definedness(self._body, given).doubtful
+        doubtful = Definedness(self._body, [*self._parameters, *self._words]).doubtful
         self._expressions = Expressions(first, doubtful)
-        self._handled = handler_names(self._body)
-        #: Variables that blocks assign: they get a value, if only that they have none, at once.
-        self._shared: dict[str, None] = {}
-        self._count = 0
 
     def convert(self) -> ast.FunctionDef:
         """The converted function."""
@@ -80,8 +54,6 @@ class FunctionConverter:
         node.body = [*inner, *first, *setters, *body] or [at(ast.Pass(), node)]
         node.returns = None
         return node
-
-    # Blocks
 
     def _block(self, block: Sequence[ast.stmt]) -> list[ast.stmt]:
         return [made for statement in block for made in self._statement(statement)]
@@ -174,7 +146,7 @@ class FunctionConverter:
         self._shared.update(dict.fromkeys(names))
         facts = constant(tuple((name, "t" if name in tested else "") for name in names))
         number = self._next()
-        return self._access(number, names, node.test), [*_accessors(number), facts]
+        return self._access(number, names, node.test), [*accessors(number), facts]
 
     def _delete(self, node: ast.Delete) -> list[ast.stmt]:
         kept = [target for target in node.targets if not isinstance(target, ast.Name)]
@@ -182,8 +154,6 @@ class FunctionConverter:
         self._shared.update(dict.fromkeys(name for name in names if name in self._local))
         unset = [at(self._unset(name), node) for name in names if name in self._local]
         return unset + ([at(ast.Delete(kept), node)] if kept else [])
-
-    # Control flow
 
     def _if(self, node: ast.If) -> list[ast.stmt]:
         if is_guard(node):
@@ -204,7 +174,7 @@ class FunctionConverter:
         access = self._access(number, names, place)
         arms = [load(f"{PREFIX}{word}_{number}") for word in ("then", "else")]
         name = "if_return" if chooses_value else "if_stmt"
-        called = operator(name, test, *arms, *_accessors(number), facts)
+        called = operator(name, test, *arms, *accessors(number), facts)
         statement: ast.stmt = ast.Return(called) if chooses_value else ast.Expr(called)
         return [*made, *access, at(statement, place)]
 
@@ -218,7 +188,7 @@ class FunctionConverter:
         body = self._function(f"body_{number}", self._block(node.body), names, place)
         access = self._access(number, names, place)
         functions = [load(f"{PREFIX}test_{number}"), load(f"{PREFIX}body_{number}")]
-        called = operator("while_stmt", *functions, *_accessors(number), facts)
+        called = operator("while_stmt", *functions, *accessors(number), facts)
         return [goes_on, body, *access, at(ast.Expr(called), place)]
 
     def _for(self, node: ast.For) -> list[ast.stmt]:
@@ -237,7 +207,7 @@ class FunctionConverter:
             stop = thunk(at(self._expressions.expression(flags), place))
         access = self._access(number, names, place)
         loop = load(f"{PREFIX}body_{number}")
-        called = operator("for_stmt", source, stop, loop, *_accessors(number), facts)
+        called = operator("for_stmt", source, stop, loop, *accessors(number), facts)
         return [body, *access, at(ast.Expr(called), place)]
 
     def _try(self, node: ast.Try) -> ast.stmt:
@@ -261,86 +231,6 @@ class FunctionConverter:
         arguments.defaults = [self._expressions.visit(default) for default in arguments.defaults]
         return convert_function(node)
 
-    # Variables
-
-    def _variables(
-        self, code: Sequence[ast.AST], live: frozenset[str], once: Collection[str] = ()
-    ) -> tuple[list[str], ast.expr]:
-        """The variables that code assigns, and what the operator must know of them."""
-        changed = mutated(code)
-        assigned = bound(code)
-        found = {**assigned, **dict.fromkeys(changed)}
-        names = [name for name in found if name in self._local and name not in self._handled]
-        self._shared.update(dict.fromkeys(names))
-        facts = []
-        for name in names:
-            marks = "l" if name in live or name in changed else ""
-            marks += "r" if name in self._returned else ""
-            marks += "m" if name in changed else ""
-            marks += "g" if changed.get(name) else ""
-            marks += "p" if name in self._parameters and name not in assigned else ""
-            marks += "o" if name in once else ""
-            facts.append((name, marks))
-        return names, constant(tuple(facts))
-
-    def _next(self) -> int:
-        self._count += 1
-        return self._count
-
-    def _function(
-        self,
-        name: str,
-        body: Sequence[ast.stmt],
-        names: Sequence[str],
-        place: ast.AST,
-        parameter: str | None = None,
-    ) -> ast.FunctionDef:
-        return function(
-            f"{PREFIX}{name}",
-            body,
-            place,
-            parameter=parameter,
-            declared=self._declarations(names, bound(body)),
-        )
-
-    def _declarations(self, names: Sequence[str], assigned: dict[str, None]) -> list[ast.stmt]:
-        made: list[ast.stmt] = []
-        if names:
-            made.append(ast.Nonlocal(list(names)))
-        for name, word in self._words.items():
-            if name in assigned:
-                made.append(ast.Global([name]) if word == "global" else ast.Nonlocal([name]))
-        return made
-
-    def _access(self, number: int, names: Sequence[str], place: ast.AST) -> list[ast.stmt]:
-        """Functions that look at the variables of a statement, and set them."""
-        values = f"{PREFIX}values"
-        look = ast.Return(tuple_of([load(name) for name in names], ast.Load()))
-        change: ast.stmt = ast.Pass()
-        if names:
-            targets = tuple_of([store(name) for name in names], ast.Store())
-            change = ast.Assign([targets], load(values))
-        declared_names: list[ast.stmt] = [ast.Nonlocal(list(names))] if names else []
-        return [
-            function(f"{PREFIX}get_{number}", [look], place),
-            function(
-                f"{PREFIX}set_{number}", [change], place, parameter=values, declared=declared_names
-            ),
-        ]
-
-    def _unset(self, name: str) -> ast.stmt:
-        return at(ast.Assign([store(name)], operator("unset", constant(name))), self._node)
-
-    def _setter(self, name: str) -> ast.stmt:
-        value = f"{PREFIX}value"
-        self._shared[name] = None
-        body = [ast.Assign([store(name)], load(value)), ast.Return(load(value))]
-        return function(
-            setter(name), body, self._node, parameter=value, declared=[ast.Nonlocal([name])]
-        )
-
-    # Side effects
-
     def _check_written(
         self, names: Sequence[str] | dict[str, None], node: ast.stmt
     ) -> list[ast.stmt]:
@@ -363,7 +253,3 @@ def _line_of(node: ast.stmt, expression: ast.expr) -> ast.expr:
     place = ast.copy_location(ast.Constant(None), expression)
     place.lineno = node.lineno if place.lineno < node.lineno else place.lineno
     return place
-
-
-def _accessors(number: int) -> list[ast.expr]:
-    return [load(f"{PREFIX}get_{number}"), load(f"{PREFIX}set_{number}")]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from penstock.autodiff.bounded.reversal import rest
 from penstock.autodiff.call import DifferentiableCall, chosen
 from penstock.autodiff.ends import CallEnds
 from penstock.autodiff.reverse import Reversal
@@ -18,8 +19,6 @@ from penstock.autodiff.torch_engine import keeps_graph, without_modes
 from penstock.distributed.agreement import agree_on_backward
 from penstock.distributed.gradient_graph import graph_of_gradients
 from penstock.distributed.messages import RollingDigest
-from penstock.distributed.queued import QueuedPlacedTapedRun
-from penstock.distributed.queued_reversal import QueuedPlacedReversal
 from penstock.distributed.reversal import PlacedReversal
 from penstock.distributed.run import PlacedTapedRun
 from penstock.distributed.sums import sum_gradients
@@ -27,7 +26,9 @@ from penstock.distributed.users import ranks_of_captures
 
 
 def go_backward(
-    made: DifferentiableCall, grads: Sequence[torch.Tensor | None]
+    made: DifferentiableCall,
+    grads: Sequence[torch.Tensor | None],
+    kind: type[PlacedReversal],
 ) -> Sequence[torch.Tensor | None]:
     """Gradients of a call's tensors. Only inside a backward pass of torch."""
     if torch.is_grad_enabled():
@@ -40,9 +41,12 @@ def go_backward(
         agree_on_backward(run, _with_gradients(made, grads))
         with transport.guarded(call):
             transport.digest = RollingDigest(run.digest + b"backward").value
-            reversal = _reversal_of(run, keep)
+            reversal = kind(run, keep, checks_nan=False)
             _seed(made, run, reversal, grads)
-            reversal.run(run.tape.entries)
+            try:
+                reversal.run(run.tape.entries)
+            finally:
+                rest(run)
             found = CallEnds(made).gradients(reversal)
             everyone = (1 << transport.size) - 1
             captures = ranks_of_captures(made.executable, everyone)
@@ -53,11 +57,6 @@ def go_backward(
             total = sum_gradients(transport, made.tensors, found, users)
             transport.finish()
     return total
-
-
-def _reversal_of(run: PlacedTapedRun, keep: bool) -> PlacedReversal:
-    kind = QueuedPlacedReversal if isinstance(run, QueuedPlacedTapedRun) else PlacedReversal
-    return kind(run, keep, checks_nan=False)
 
 
 def _with_gradients(made: DifferentiableCall, grads: Sequence[torch.Tensor | None]) -> bytes:

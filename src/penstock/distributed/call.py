@@ -11,6 +11,7 @@ from penstock.autodiff.call import DifferentiableCall, find_tensors
 from penstock.autodiff.function import asks_for_gradients, collect_rows, split_outputs
 from penstock.distributed import torch_group
 from penstock.distributed.backward import go_backward
+from penstock.distributed.bounded import BoundedPlacedRun, reversal_kind
 from penstock.distributed.processes import current_transport
 from penstock.distributed.queued import QueuedPlacedRun, QueuedPlacedTapedRun
 from penstock.distributed.run import PlacedRun, PlacedTapedRun, ranks_of_devices
@@ -19,7 +20,7 @@ from penstock.errors import ArgumentError, report
 from penstock.run.engine import Columns
 from penstock.run.executable import Executable
 from penstock.run.faults import Numbers, user_errors
-from penstock.run.memory.policy import KEEP, current_policy, refuse_on_devices
+from penstock.run.memory.policy import KEEP, current_policy
 from penstock.run.outputs import collect_outputs
 from penstock.run.seeds import Seed
 
@@ -70,19 +71,8 @@ class PlacedCallNode(torch.autograd.Function):
         """Run with a tape."""
         ctx.made = made
         ctx.set_materialize_grads(False)
-        refuse_on_devices(current_policy() or KEEP)
         with torch.inference_mode(False), torch.no_grad():
-            is_queued = _has_several(made.executable, transport)
-            kind = QueuedPlacedTapedRun if is_queued else PlacedTapedRun
-            run = made.taped = kind(
-                made.executable,
-                made.captures,
-                made.count,
-                made.numbers,
-                made.seed,
-                recorder=made.recorder,
-                wires=made.wires,
-            )
+            run = made.taped = _new_run(made, transport)
             run.place(transport)
             run.carry_out(made.columns)
             outputs = split_outputs(run, made)
@@ -92,7 +82,21 @@ class PlacedCallNode(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         """Reverse the tape, together with all other ranks."""
-        return None, None, *go_backward(ctx.made, grads)
+        made = ctx.made
+        return None, None, *go_backward(made, grads, reversal_kind(made.run))
+
+
+def _new_run(made: DifferentiableCall, transport: Transport) -> PlacedTapedRun:
+    """This rank's part of a call, under the memory policy that holds here; only where everything is
+    kept its devices run at the same time.
+    """
+    call = made.executable, made.captures, made.count, made.numbers, made.seed
+    policy = current_policy() or KEEP
+    if policy.kind == "keep":
+        is_queued = _has_several(made.executable, transport)
+        kind = QueuedPlacedTapedRun if is_queued else PlacedTapedRun
+        return kind(*call, recorder=made.recorder, wires=made.wires)
+    return BoundedPlacedRun(*call, recorder=made.recorder, wires=made.wires, policy=policy)
 
 
 def is_spread(executable: Executable) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from penstock.autodiff.bounded.reversal import rest
 from penstock.autodiff.call import DifferentiableCall
 from penstock.autodiff.ends import CallEnds
 from penstock.autodiff.torch_engine import keeps_graph, without_modes
@@ -114,11 +115,16 @@ class _Step:
             agree_on_backward(run, marks)
             with transport.guarded(f"the backward pass of call {run.call}"):
                 transport.digest = RollingDigest(run.digest + b"replay" + marks).value
-                if self.before is None:
-                    graph = _replayed(self.made, run, self.grads)
-                else:
-                    graph = self.before.differentiate(self.grads)
+                graph = self._graph(run)
                 return graph, graph.sums()
+
+    def _graph(self, run: PlacedTapedRun) -> PartGraph:
+        if self.before is not None:
+            return self.before.differentiate(self.grads)
+        try:
+            return _replayed(self.made, run, self.grads)
+        finally:
+            rest(run)
 
 
 class _PartNode(torch.autograd.Function):
@@ -156,7 +162,7 @@ def _replayed(
     replay = PlacedReplay(ends, wanted, run, start)
     replay.use_pages(is_last=not keeps_graph())
     replay.carry_out()
-    outputs = [replay.ledger.take(n, slots).reshape(grad.shape) for n, slots, grad in wanted]
+    outputs = [replay.pieces.take(n, slots).reshape(grad.shape) for n, slots, grad in wanted]
     grounds = PartGraph(made, 0, ends.tensors, [], start, replay.token)
     pairs = [
         (output, grad)

@@ -40,6 +40,7 @@ from penstock.run.prepared import PreparedLaunch, prepare_receipt
 class OnLanes(Placing):
     """A run of a rank with several devices; comes before another kind of run."""
 
+    manner = b"on lanes"
     lanes: Lanes
     #: The number of the turn that the thread at hand takes.
     now: threading.local
@@ -90,6 +91,12 @@ class OnLanes(Placing):
                 turn.marks = tuple(self._awaited)
             self._awaited.clear()
         return turn
+
+    def _copy_of(self, item: Copy, coming: Sequence[Instruction], *, is_given: bool) -> Turn | None:
+        source, target = self.device(item.source), self.device(item.target)
+        if {self.ranks[source], self.ranks[target]} == {self.transport.rank}:
+            return Hand(source, target, item)
+        return super()._copy_of(item, coming, is_given=is_given)
 
     def _take(self, turns: Sequence[Turn]) -> list[Array] | None:
         if len(self.planner.spaces):

@@ -75,7 +75,7 @@ class QueuedPlacedReversal(PlacedReversal):
             self._put_copy(step)
         elif step:
             lane = self._lane_of(entry)
-            self.lanes.add(lane, partial(self.parts[lane]._run_step, entry, step))
+            self.lanes.add(lane, partial(self.parts[lane].run_step, entry, step))
 
     def _put_copy(self, step: CopyBack) -> None:
         source, target = (

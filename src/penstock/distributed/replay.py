@@ -80,10 +80,10 @@ class PlacedReplay(Replay):
         needed = self.needed.pop() if is_mine else np.zeros(0, np.bool_)
         if rank == crossing.source and needed.any():
             slots = slots_of(crossing.copy.source)[needed]
-            rows = self.ledger.take(crossing.copy.source.arena, slots)
+            rows = self.pieces.take(crossing.copy.source.arena, slots)
         shape = (int(needed.sum()), *kind.shape)
         named = Rows(shape, dtype, torch.device(kind.device), "rows of a replay")
         hop = Hop(self.transport, crossing.source, crossing.target, named)
         self.token, told = HopNode.apply(hop, self.token, rows)  # type: ignore[no-untyped-call]
         if told is not None:
-            self.ledger.put(arena, slots_of(crossing.copy.target)[needed], told)
+            self.pieces.put(arena, slots_of(crossing.copy.target)[needed], told)

@@ -26,6 +26,7 @@ class PlacedReversal(Reversal):
     """One backward pass over the tape of this rank's part."""
 
     taped: PlacedTapedRun
+    goes_straight = False
 
     def run(self, entries: Sequence[Any]) -> WayBack | None:
         """Go through a tape from its end; the way is known only as gradients arrive."""
@@ -33,7 +34,7 @@ class PlacedReversal(Reversal):
             if isinstance(entry, Crossing):
                 self._return(entry)
             else:
-                self._run_step(entry, self._reverse(entry))
+                self.run_step(entry, self._reverse(entry))
         self._flush_windows()
         return None
 

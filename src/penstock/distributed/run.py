@@ -62,6 +62,8 @@ class Placing(Run):
 
     planner: PlacedPlanner | Known
     transport: Transport
+    #: Plans of runs that take turns in another manner are others.
+    manner = b"in turn"
     #: The digest of the whole schedule, in the end.
     digest: bytes
 
@@ -80,7 +82,9 @@ class Placing(Run):
 
     def _carry_out_agreed(self, columns: Columns, inputs: CallInputs, limits: Limits) -> None:
         # A process may have one rank in this group and another in the next.
-        key = inputs.digest(limits, WINDOW) + self.transport.rank.to_bytes(4, "little")
+        key = (
+            inputs.digest(limits, WINDOW) + self.transport.rank.to_bytes(4, "little") + self.manner
+        )
         plans = plans_of(self.executable)
         plan = (None if plans is None else plans.find(key)) or PlacedPlan()
         course = Course(self, plan, inputs, limits)
@@ -172,9 +176,7 @@ class Placing(Run):
             shape = (slot_count(item.source), *arena.kind.shape)
             rows = Rows(shape, arena.dtype, arena.device, self._purpose(coming))
             return Cross(Crossing(*ranks, item), rows)
-        if ranks[1] != self.transport.rank:
-            return None
-        return Hand(source, target, item) if ranks[0] == ranks[1] else Own(target, item)
+        return Own(target, item) if ranks[1] == self.transport.rank else None
 
     def _purpose(self, coming: Sequence[Instruction]) -> str:
         """What rows travel for, by the instructions that come next."""

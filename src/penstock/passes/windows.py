@@ -169,7 +169,7 @@ def _counter(loop: Loop) -> int | None:
     carried = set(loop.condition.inputs)
     if not compared or any(carried & set(node.inputs) for node in others):
         return None
-    if not all(isinstance(node.operation, (Size, Constant)) for node in others):
+    if not all(isinstance(node.operation, _STRAIGHT) for node in others):
         return None
     counter = _bounded(compared[0])
     if counter not in carried or sum(value in carried for value in compared[0].inputs) != 1:

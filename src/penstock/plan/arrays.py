@@ -13,14 +13,14 @@ import numpy as np
 
 from penstock.plan.boxes import BoxTable
 from penstock.plan.schedule import Array, Integers
-from penstock.plan.slots import SequenceTable, SlotSpace, grown, ranges
+from penstock.plan.slots import CountedTable, SequenceTable, SlotSpace, grown, ranges
 
 #: An element that was never written.
 UNWRITTEN = -1
 
 
 @dataclass(slots=True, eq=False)
-class ArrayTable:
+class ArrayTable(CountedTable):
     """All arrays whose elements live in one place."""
 
     elements: SlotSpace | SequenceTable | BoxTable
@@ -30,9 +30,6 @@ class ArrayTable:
     length: Integers = field(default_factory=lambda: np.empty(0, np.int64))
     #: Whether a write beyond the end makes the array longer.
     can_grow: Array = field(default_factory=lambda: np.empty(0, np.bool_))
-    #: References; the last entry absorbs "no array".
-    counts: Integers = field(default_factory=lambda: np.zeros(1, np.int64))
-    top: int = 0
 
     def create(self, length: Integers, *, can_grow: bool | Array = False) -> Integers:
         """New arrays with nothing written, counted once each."""
@@ -97,21 +94,9 @@ class ArrayTable:
                 self.elements.add(self.all_slots(dead), -1)
                 self.length[dead] = 0
 
-    def live(self) -> int:
-        """How many arrays are referred to."""
-        return int((self.counts[: self.top] > 0).sum())
-
-    def _numbers(self, count: int) -> Integers:
-        if self.top + count > len(self.base):
-            free = np.flatnonzero(self.counts[: self.top] == 0)
-            if 2 * len(free) >= len(self.base) and len(free) >= count and count:
-                return free[:count]
-            capacity = max(2 * len(self.base), self.top + count, 256)
-            self.base, self.length = grown(self.base, capacity, 0), grown(self.length, capacity, 0)
-            self.can_grow = grown(self.can_grow, capacity, 0)
-            self.counts = grown(self.counts[:-1], capacity + 1, 0)
-        self.top += count
-        return np.arange(self.top - count, self.top)
+    def _grow(self, capacity: int) -> None:
+        self.base, self.length = grown(self.base, capacity, 0), grown(self.length, capacity, 0)
+        self.can_grow = grown(self.can_grow, capacity, 0)
 
     def _reserve(self, total: int) -> None:
         if self.pool_top + total <= len(self.pool):

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from penstock.plan.schedule import Integers
-from penstock.plan.slots import SlotSpace, grown
+from penstock.plan.slots import CountedTable, SlotSpace, grown
 
 
 @dataclass(slots=True, eq=False)
-class BoxTable:
+class BoxTable(CountedTable):
     """All boxed values of one dtype, rank and device."""
 
     #: The arena of a shape.
@@ -24,9 +24,6 @@ class BoxTable:
     spaces: list[SlotSpace]
     arena: Integers = field(default_factory=lambda: np.empty(0, np.int64))
     slot: Integers = field(default_factory=lambda: np.empty(0, np.int64))
-    #: References; the last entry absorbs "no box".
-    counts: Integers = field(default_factory=lambda: np.zeros(1, np.int64))
-    top: int = 0
 
     def create(self, arena: int, slots: Integers) -> Integers:
         """Boxes for values, counted once each; they keep their slots in use."""
@@ -51,17 +48,5 @@ class BoxTable:
         sizes: Integers = shapes[self.arena[numbers], 0]
         return sizes
 
-    def live(self) -> int:
-        """How many boxes are referred to."""
-        return int((self.counts[: self.top] > 0).sum())
-
-    def _numbers(self, count: int) -> Integers:
-        if self.top + count > len(self.arena):
-            free = np.flatnonzero(self.counts[: self.top] == 0)
-            if 2 * len(free) >= len(self.arena) and len(free) >= count and count:
-                return free[:count]
-            capacity = max(2 * len(self.arena), self.top + count, 256)
-            self.arena, self.slot = grown(self.arena, capacity, 0), grown(self.slot, capacity, 0)
-            self.counts = grown(self.counts[:-1], capacity + 1, 0)
-        self.top += count
-        return np.arange(self.top - count, self.top)
+    def _grow(self, capacity: int) -> None:
+        self.arena, self.slot = grown(self.arena, capacity, 0), grown(self.slot, capacity, 0)

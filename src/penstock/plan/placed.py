@@ -22,7 +22,8 @@ from penstock.plan.exchanges import GIVEN, ArenaHolders, Exchange
 from penstock.plan.gates import Gates
 from penstock.plan.limits import Limits
 from penstock.plan.linked import Linked
-from penstock.plan.machine import Machine, ShapeOracle, Steps
+from penstock.plan.machine import Machine, Steps
+from penstock.plan.machine_state import ShapeOracle
 from penstock.plan.outcome import InBoxes, OnHost, Outcome, Where
 from penstock.plan.schedule import (
     Await,

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.plan.limits import Limits
 from penstock.plan.linked import Linked
-from penstock.plan.machine import Machine, ShapeOracle
+from penstock.plan.machine import Machine
+from penstock.plan.machine_state import ShapeOracle
 from penstock.plan.native.assemble import assemble
 from penstock.plan.native.decode import Decoder
 from penstock.plan.native.kept_code import is_compiled

@@ -136,16 +136,44 @@ class SlotSpace:
         self.free, self.taken = np.flatnonzero(~used), 0
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
+class CountedTable:
+    """Entries by number, each with a count of references: numbers that nobody refers to are given
+    again once that makes half the table.
+    """
+
+    #: References; the last entry absorbs "no entry".
+    counts: Integers = field(default_factory=lambda: np.zeros(1, np.int64))
+    top: int = 0
+
+    def live(self) -> int:
+        """How many entries are referred to."""
+        return int((self.counts[: self.top] > 0).sum())
+
+    def _grow(self, capacity: int) -> None:
+        """Make room in all columns but the counts."""
+        raise NotImplementedError
+
+    def _numbers(self, count: int) -> Integers:
+        room = len(self.counts) - 1
+        if self.top + count > room:
+            free = np.flatnonzero(self.counts[: self.top] == 0)
+            if 2 * len(free) >= room and len(free) >= count and count:
+                return free[:count]
+            capacity = max(2 * room, self.top + count, 256)
+            self._grow(capacity)
+            self.counts = grown(self.counts[:-1], capacity + 1, 0)
+        self.top += count
+        return np.arange(self.top - count, self.top)
+
+
 @dataclass(slots=True, eq=False)
-class SequenceTable:
+class SequenceTable(CountedTable):
     """Sequences of elements in one arena: consecutive slots, named by a number."""
 
     space: SlotSpace
     base: Integers = field(default_factory=lambda: np.empty(0, np.int64))
     length: Integers = field(default_factory=lambda: np.empty(0, np.int64))
-    #: References; the last entry absorbs "no sequence".
-    counts: Integers = field(default_factory=lambda: np.zeros(1, np.int64))
-    top: int = 0
     #: Where a padded copy of each sequence is: the number of a bundle (-1: none) and the row in it.
     bundle: Integers = field(default_factory=lambda: np.empty(0, np.int64))
     row: Integers = field(default_factory=lambda: np.empty(0, np.int64))
@@ -158,17 +186,9 @@ class SequenceTable:
         self.bundle[numbers] = -1
         return numbers
 
-    def _numbers(self, count: int) -> Integers:
-        if self.top + count > len(self.base):
-            free = np.flatnonzero(self.counts[: self.top] == 0)
-            if 2 * len(free) >= len(self.base) and len(free) >= count and count:
-                return free[:count]
-            capacity = max(2 * len(self.base), self.top + count, 256)
-            self.base, self.length = grown(self.base, capacity, 0), grown(self.length, capacity, 0)
-            self.bundle, self.row = grown(self.bundle, capacity, -1), grown(self.row, capacity, 0)
-            self.counts = grown(self.counts[:-1], capacity + 1, 0)
-        self.top += count
-        return np.arange(self.top - count, self.top)
+    def _grow(self, capacity: int) -> None:
+        self.base, self.length = grown(self.base, capacity, 0), grown(self.length, capacity, 0)
+        self.bundle, self.row = grown(self.bundle, capacity, -1), grown(self.row, capacity, 0)
 
     def add(self, numbers: Integers, amount: int) -> None:
         """Change the reference counts of sequences, each as often as it occurs."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.ir.graph import Compute, Enter, Home, Primitive, Switch, Wire
+from penstock.ir.graph import Compute, Enter, Home, HostStep, Primitive, Switch, Wire
 from penstock.ir.types import TensorType
 from penstock.plan.forks import sequence_lengths
 from penstock.plan.linked import Access, Linked, LinkedContext, LinkedNode, TripCount
@@ -69,12 +69,22 @@ def _comparison(loop: LinkedContext) -> tuple[Wire, Wire] | None:
     predicate = switch.node.inputs[0]
     for node in loop.context.nodes:
         if predicate in node.outputs and isinstance(node.operation, Compute):
-            step = next(s for s in node.operation.steps if s.output is predicate)
-            wires = [operand for operand in step.operands if isinstance(operand, Wire)]
+            made = {step.output: step for step in node.operation.steps}
+            step = made[predicate]
+            wires = [_unshifted(w, made) for w in step.operands if isinstance(w, Wire)]
             if step.name in _COUNTER_FIRST and len(wires) == 2:
                 first, second = wires
                 return (first, second) if _COUNTER_FIRST[step.name] else (second, first)
     return None
+
+
+def _unshifted(wire: Wire, made: dict[Wire, HostStep]) -> Wire:
+    """A counter some iterations ahead is still that counter."""
+    step = made.get(wire)
+    if step is None or step.name != "add":
+        return wire
+    counter, ahead = step.operands
+    return counter if isinstance(counter, Wire) and isinstance(ahead, int) else wire
 
 
 def longest_first(

@@ -28,14 +28,17 @@ from penstock.plan.planners import Planner, note_planned
 from penstock.plan.schedule import Array, Instruction, Read, Schedule
 from penstock.run.collector import collector_waits
 from penstock.run.faults import Numbers, note_uniform
+from penstock.run.fused.setting import Fusion
 from penstock.run.graphs import CapturedPlan
 from penstock.run.inputs import install_inputs, read_inputs
 from penstock.run.kept_plans import WINDOW, Keeping, KeptPlan
+from penstock.run.prepared import PreparedWindow
 from penstock.run.queued import OnQueues
 from penstock.run.recording import CallRecorder
 from penstock.run.runner import Runner
 from penstock.run.seeds import Seed
 from penstock.run.shipped import Contents, ShippedPlanner, find_shipped
+from penstock.run.straight import Straightened
 from penstock.run.templates.template import Poured
 
 if TYPE_CHECKING:
@@ -56,6 +59,8 @@ class Run(Runner):
     window = WINDOW
     #: Whether its launches may become a CUDA graph.
     may_be_captured = True
+    #: Whether compiled launches of a kept plan may be called in a row.
+    goes_straight = True
     #: Rows hold what they read until they have fired, and results get their slots before.
     keeps_apart = True
 
@@ -115,6 +120,7 @@ class Run(Runner):
         try:
             with autocast_as(OFF):
                 self._carry_out_all(columns)
+            self.executable.windows.firings += self.outcome.firings
             if self.recorder is not None:
                 self.recorder.ended(self)
         finally:
@@ -146,6 +152,18 @@ class Run(Runner):
         for window in plan.windows:
             self._carry_out_again(window)
         plan.mirrors.update(self.mirrors)
+
+    def _carry_out_again(self, window: PreparedWindow) -> None:
+        if not self.goes_straight or self.recorder is not None or Fusion.mode == "never":
+            super()._carry_out_again(window)
+            return
+        self._grow(window.growth)
+        known = window.straight.get(self.purpose)
+        if known is None:
+            known = window.straight[self.purpose] = Straightened()
+        straight = known.find(self, window.steps)
+        if straight is None or not straight.run(self):
+            self._run_steps(window.steps)
 
     def _plan_and_run(self, inputs: CallInputs, limits: Limits, columns: Columns) -> None:
         executable = self.executable

@@ -37,19 +37,24 @@ from penstock.run.recording import CallRecorder, recorded_call
 from penstock.run.seeds import Seed
 from penstock.run.shipped import ShippedPlan, plan_ahead
 from penstock.run.templates.choice import Templates
+from penstock.run.windows import Windows
 
 
 class Executable:
     """A program compiled for the machine."""
 
-    def __init__(self, program: Program, max_depth: int = DEPTH) -> None:
+    def __init__(
+        self, program: Program, max_depth: int = DEPTH, *, opens_windows: bool = False
+    ) -> None:
         self.program = program
         #: How many calls may be inside each other, where the limits do not say it.
         self.max_depth = max_depth
         #: The state of autocast around every call.
         self.autocast = current_autocast()
         self.default_dtype = str(torch.get_default_dtype()).removeprefix("torch.")
-        self.graph: Graph = make_graph(program, self.default_dtype, self.autocast)
+        self.graph: Graph = make_graph(
+            program, self.default_dtype, self.autocast, opens_windows=opens_windows
+        )
         self.linked = link(self.graph, rank_nodes(self.graph), self.default_dtype)
         self.blocks = list(map(self._block, self.linked.blocks))
         #: The padded forms of blocks that mix along dynamic dimensions, by the block's number;
@@ -63,8 +68,11 @@ class Executable:
         #: Plans of earlier calls, by their control inputs, and those that are CUDA graphs.
         self.plans = new_plans()
         self.graphs = Graphs()
+        devices = self._devices()
         #: What fresh plans are poured into, as CUDA graphs.
-        self.templates = Templates(self._devices())
+        self.templates = Templates(devices)
+        #: The same program with windows before its counted loops.
+        self.windows = Windows(self, devices, opens_windows)
         #: Wires through which gradients flow, by the inputs and captures that ask for them.
         self.differentiable: dict[object, Any] = {}
         #: What calls have saved for backward passes, by these wires; made and looked up by

@@ -41,6 +41,7 @@ from penstock.run.slot_access import (
     putting,
     putting_result,
 )
+from penstock.run.straight import Straightened
 
 if TYPE_CHECKING:
     from penstock.run.runner import Runner
@@ -132,6 +133,12 @@ class PreparedCopy:
     put: Put
 
 
+class PreparedReceipt(PreparedCopy):
+    """Values that have come from another device, once."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedRead:
     """Values that are read back."""
@@ -158,6 +165,8 @@ class PreparedWindow:
 
     growth: tuple[Chunk, ...]
     steps: tuple[Prepared, ...]
+    #: The same in a row, by the purpose of runs.
+    straight: dict[Hashable, Straightened] = field(default_factory=dict)
 
 
 def prepare_store(run: Runner, item: Store) -> PreparedStore:
@@ -174,10 +183,10 @@ def prepare_copy(run: Runner, item: Copy) -> PreparedCopy:
     return PreparedCopy(item, fetch, putting(target, item.target, is_joined=True))
 
 
-def prepare_receipt(run: Runner, item: Copy, values: torch.Tensor) -> PreparedCopy:
+def prepare_receipt(run: Runner, item: Copy, values: torch.Tensor) -> PreparedReceipt:
     """The second half of a copy, whose values have come from another device."""
     target = run.arena(item.target.arena)
-    return PreparedCopy(item, lambda run: values, putting(target, item.target, is_joined=True))
+    return PreparedReceipt(item, lambda run: values, putting(target, item.target, is_joined=True))
 
 
 def prepare_fetch(run: Runner, source: Span | Picks) -> FetchTensor:

@@ -34,6 +34,7 @@ from penstock.run.blocks import RunnableBlock
 from penstock.run.capturing import refuse_while_capturing
 from penstock.run.collector import collector_waits
 from penstock.run.faults import Numbers, note_launch
+from penstock.run.fused.binding import FusedLaunch
 from penstock.run.fused.indices import Indices
 from penstock.run.memory.exhaustion import note_exhausted
 from penstock.run.nans import check_launch
@@ -52,6 +53,7 @@ from penstock.run.prepared import (
     prepare_unpad,
 )
 from penstock.run.recording import CallRecorder
+from penstock.run.straight import Note
 
 
 class Space(Protocol):
@@ -174,6 +176,13 @@ class Runner:
             note_exhausted(error, block, rows, self.saved_bytes())
             raise
         return answer
+
+    def straight_launch(self, step: Prepared) -> tuple[FusedLaunch, Note | None] | None:
+        """A launch as it was run compiled, and what to do with what it gives; None for what goes
+        the usual way.
+        """
+        fused = step.fused.get("inference") if isinstance(step, PreparedLaunch) else None
+        return None if fused is None else (fused, None)
 
     def saved_bytes(self) -> int:
         """Bytes that are held for a backward pass."""

@@ -202,6 +202,11 @@ def shipped_plans(plans: Sequence[ShippedPlan]) -> Iterator[None]:
         _at_hand.reset(token)
 
 
+def has_shipped_plans() -> bool:
+    """Whether plans that were made elsewhere are at hand."""
+    return bool(_at_hand.get())
+
+
 def find_shipped(executable: Executable, key: bytes) -> ShippedPlanner | None:
     """The plan that was made elsewhere for this program and these control inputs, if there is."""
     plans = _at_hand.get()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.distributions import Normal, kl_divergence
 from torch.nn import functional as F
 
 from tests.existing_code.harness import Table
@@ -43,6 +44,12 @@ TABLE.one_liners(
         "attention": lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None]),
         "bilinear": lambda x, w: F.bilinear(x, x, w[None]),
         "unary chain": lambda x: x.exp().log1p().sqrt().sigmoid().sin().abs(),
+        "broadcast tensors": lambda x: torch.broadcast_tensors(x[0], x[1] * 2, x),
+        "a grid": lambda x: torch.meshgrid(x[0], x[1], indexing="ij"),
+        "atleast 3d": lambda x: torch.atleast_3d(x, x * 2),
+        "divergence of normals": lambda x: kl_divergence(
+            Normal(x, x.exp()), Normal(x * 2, x.exp())
+        ),
         "free functions": lambda x: torch.exp(-torch.abs(torch.tanh(x))),
     },
     3,

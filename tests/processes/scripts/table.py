@@ -1,5 +1,5 @@
 """One rank of two that run programs of the table, with every other torch call on the other rank,
-and programs that users have placed.
+and programs that users have placed; both under memory policies as well.
 
 Prints one line of JSON for each program: what differs from plain Python, if anything does.
 """
@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from datetime import timedelta
+from itertools import cycle
 
 import pytest
 import torch
@@ -21,8 +22,11 @@ from tests.semantics.agreement import ask_for_gradients, assert_agree, gradients
 from tests.semantics.programs import PROGRAMS
 from tests.semantics.ways import run_map, run_plain
 
+#: Memory policies that programs of the table are run under in turn, once they have been planned.
+POLICIES = [("swap", 300), ("recompute", 300), ("auto", 500)]
 
-def compare(program):
+
+def compare(program, policy):
     """Raise where values or gradients are not those of plain Python."""
     case = program.case(torch.float64 if program.differentiable else program.dtypes[0])
     torch.manual_seed(3)
@@ -33,7 +37,11 @@ def compare(program):
     ask_for_gradients(case)
     expected, actual = run_plain(case), run_map(case)
     assert_agree(actual, expected, "outputs")
-    compare_gradients(case, gradients(case, actual), gradients(case, expected))
+    wanted = gradients(case, expected)
+    compare_gradients(case, gradients(case, actual), wanted)
+    with ps.memory(policy[0], budget=policy[1]):
+        actual = run_map(case)
+    compare_gradients(case, gradients(case, actual), wanted)
 
 
 def compare_gradients(case, found, expected):
@@ -63,12 +71,16 @@ def compare_placed(name):
             Placing, "new_planner", lambda *args: (planned.append(1), new_planner(*args))[1]
         )
         made = PLACED[name]()
-        for scale, most in ((1.0, 1), (1.0, 0), (0.3, 1), (1.0, 0)):
+        rounds = zip(
+            ((1.0, 1), (1.0, 0), (0.3, 1), (1.0, 0)), [("keep", None), *POLICIES], strict=True
+        )
+        for (scale, most), (policy, budget) in rounds:
             planned.clear()
             with torch.no_grad():
                 for tensor in made.tensors:
                     tensor.mul_(scale)
-            compare_call(made, is_twice=scale != 1.0)
+            with ps.memory(policy, budget=budget):
+                compare_call(made, is_twice=scale != 1.0)
             assert len(planned) <= most, f"{len(planned)} plans"
             with torch.no_grad():
                 for tensor in made.tensors:
@@ -111,14 +123,14 @@ def main(names):
         world_size=size,
         timeout=timedelta(seconds=60),
     )
-    for name in names:
+    for name, policy in zip(names, cycle(POLICIES), strict=False):
         fault = ""
         try:
             if name.startswith("placed:"):
                 compare_placed(name.removeprefix("placed:"))
             else:
                 with placed_in_turn(TWO_RANKS):
-                    compare(PROGRAMS[name])
+                    compare(PROGRAMS[name], policy)
         except Exception as error:
             fault = f"{type(error).__name__}: {error}"
         print(json.dumps({"name": name, "fault": fault}), flush=True)

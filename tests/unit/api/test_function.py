@@ -7,6 +7,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -121,6 +122,14 @@ def test_other_objects_are_refused_with_the_way_out() -> None:
     assert "  argument  x   PythonTree\n" in text
     assert "ps.data.Tree" in text
     assert "ps.map" in text
+
+
+def test_numbers_of_numpy_are_numbers_and_arrays_are_refused_with_the_way_out() -> None:
+    assert power(torch.tensor(3.0), np.int64(2)) == power(torch.tensor(3.0), 2)
+    with pytest.raises(ArgumentError, match=r"array into a tensor with torch\.as_tensor"):
+        power(np.ones(3), 2)
+    with pytest.raises(ColumnError, match=r"array into a tensor with torch\.as_tensor"):
+        power.map(np.ones(3), [1, 2, 3])
 
 
 def test_map_equals_the_calls_one_by_one() -> None:

@@ -149,7 +149,7 @@ def test_len_and_iteration_of_a_dynamic_dimension_are_refused() -> None:
 
 def _dynamic(fn):
     """Trace with a dynamic first dimension that cannot be pinned."""
-    from penstock.api.columns import one_instance
+    from penstock.api.batches import one_instance
     from penstock.capture.trace import InputLeaf, TraceRequest, trace
 
     traced = function(fn, autograph=False)

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from penstock.api.columns import InputColumn, one_instance
+from penstock.api.batches import one_instance
+from penstock.api.columns import InputColumn
 from penstock.api.entries import Entry
 from penstock.api.function import Function, function
 from penstock.calls.structure import flatten, flatten_like

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import penstock as ps
-from penstock.errors import DivisionByZeroError, IndexRangeError, PenstockError
+from penstock.errors import DivisionByZeroError, IndexRangeError, PenstockError, SizeError
 from penstock.faults import lengths_differ
 from tests.unit.errors.messages import blames_a_marked_line, raised_by, text_of
 
@@ -178,6 +178,28 @@ def test_sequences_that_do_not_align_are_named_by_their_lengths() -> None:
         "  another   4 elements",
         "Cut or pad one of them to the length of the other.",
     ]
+
+
+STEPWISE = {
+    "scan": lambda xs: ps.scan(lambda total, pair: (total + pair[0] * pair[1], ()), 0.0, xs)[0],
+    "foldl": lambda xs: ps.foldl(lambda total, pair: total + pair[0] * pair[1], xs, 0.0),
+    "foldr": lambda xs: ps.foldr(lambda total, pair: total + pair[0] * pair[1], xs, 0.0),
+}
+
+
+@pytest.mark.parametrize("name", STEPWISE)
+@pytest.mark.parametrize("from_array", [False, True])
+def test_loops_over_sequences_of_different_lengths_are_refused(name, from_array) -> None:
+    @ps.function
+    def total(xs, ys):
+        return STEPWISE[name]((xs, ps.TensorArray.unstack(ys) if from_array else ys))  # blamed
+
+    xs, ys = [torch.ones(3), torch.ones(2)], [torch.ones(3), torch.ones(4)]
+    assert total.map(xs, xs, out="stack").tolist() == [3, 2]
+    for columns in ((xs, ys), (ys, xs)):
+        with pytest.raises(SizeError, match=f"{name}: all sequences must have the same") as caught:
+            total.map(*columns)
+        assert "for instance 1" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize(

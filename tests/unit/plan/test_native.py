@@ -11,7 +11,7 @@ from penstock.errors import RecursionLimitError
 from penstock.plan import planners
 from penstock.plan.limits import limits
 from penstock.plan.machine import Machine
-from penstock.plan.native import kept_code
+from penstock.plan.native import kept_code, kernel_state
 from penstock.plan.native import machine as native_machine
 from penstock.plan.native.assemble import assemble
 from penstock.plan.native.program import NotNative
@@ -121,7 +121,7 @@ def test_a_window_at_a_time_makes_the_same_schedule(monkeypatch, name):
     function, columns = columns_of(name)
     with planning("always"):
         whole = function.schedule(*columns).digest()
-        monkeypatch.setattr(native_machine, "WINDOW", 2)
+        monkeypatch.setattr(kernel_state, "WINDOW", 2)
         assert function.schedule(*columns).digest() == whole
 
 
@@ -194,7 +194,7 @@ def test_the_plain_machine_goes_on_where_the_native_one_stopped(monkeypatch, mac
             i = i + 1 + 0 * (100 // steps[i])
         return x
 
-    monkeypatch.setattr(native_machine, "WINDOW", 1)
+    monkeypatch.setattr(kernel_state, "WINDOW", 1)
     columns = torch.ones(2, 1), [torch.tensor([100] * 9), torch.tensor([100] * 8 + [-1])]
     texts = []
     for mode in ("never", "always"):

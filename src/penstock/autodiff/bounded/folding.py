@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from penstock.autodiff.bounded.segments import Rows, Segment
+from penstock.autodiff.bounded.ledger import Rows
+from penstock.autodiff.bounded.segments import Segment
 from penstock.plan.schedule import pick
 from penstock.run.memory.holdings import Holdings
 
@@ -47,12 +48,14 @@ def fold_pairs(tops: list[Segment], holdings: Holdings, most: int) -> None:
 
 
 def fold(first: Segment, second: Segment, holdings: Holdings) -> Segment | None:
-    """Both as one; None where the second cannot be made from the first."""
+    """Both as one; None where nothing of the second can be made from the first."""
     assert first.rows is not None
     assert second.rows is not None
     if not first.is_repeatable or not second.is_repeatable:
         return None
     missing = [not first.makes(rows) for rows in second.needs]
+    if missing and all(missing):
+        return None
     rows = first.rows
     if any(missing):
         values = holdings.fetch(second.rows)

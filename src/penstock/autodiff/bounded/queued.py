@@ -1,41 +1,66 @@
-"""Swapping where several devices run a program: each has a store of its own, with the whole budget.
+"""Memory policies where several devices run a program: each has the whole budget to itself.
 
-The thread of a device alone touches its store, in forward and in backward.
+A part is a run as the thread of one device sees it, with the strategy, the tape and the arenas of
+that device, which no other thread touches. Rows that have come from another device are not asked
+for again: a segment that runs again has kept those that it reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
-import torch
-
-from penstock.autodiff.bounded.strategies import Swapping
-from penstock.autodiff.contract import WINDOW
+from penstock.autodiff.bounded.choosing import strategy_for
+from penstock.autodiff.bounded.ledger import targets_of
+from penstock.autodiff.bounded.runs import Bounded, layout_of
 from penstock.autodiff.page import Page
-from penstock.autodiff.queued import QueuedReversal, QueuedTapedRun
-from penstock.autodiff.tape import Entry
-from penstock.autodiff.way_back import Half, Move, WayBack
+from penstock.autodiff.queued import QueuedTapedRun
+from penstock.plan.schedule import Array
 from penstock.run.memory.policy import Policy
+from penstock.run.prepared import Prepared, PreparedLaunch
 
 
-class SwappedQueuedRun(QueuedTapedRun):
-    """A run on several devices that leaves a tape, of which pages leave memory."""
+class BoundedQueuedRun(Bounded, QueuedTapedRun):
+    """A run on several devices that follows a memory policy."""
+
+    #: The device that this is a part for; None: all of them.
+    device: int | None = None
 
     def __init__(self, *args: Any, policy: Policy, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, policy=policy, **kwargs)
         #: One for each device.
-        self.strategies = [Swapping(policy) for _ in self.placement.devices]
+        self.strategies = [strategy_for(policy) for _ in self.placement.devices]
+        #: Those that are at work, in forward or in backward.
+        self.parts: dict[int, BoundedQueuedRun] = {}
 
-    def strategy_of(self, page: Page) -> Swapping:
-        """That of the device that has a page."""
-        return self.strategies[self.placement.blocks[page.launch.block]]
+    def part(self, device: int) -> BoundedQueuedRun:
+        """The part for a device; only its own thread asks, or one that waits for all."""
+        found = self.parts.get(device)
+        if found is None:
+            found = copy(self)
+            found.device, found.strategy, found.parts = device, self.strategies[device], {}
+            found.begin_tape()
+            self.parts[device] = found
+        return found
 
-    def note(self, entry: Entry) -> None:
-        """Take over what a page has saved; inputs are saved like others."""
-        super().note(entry)
-        if isinstance(entry, Page) and entry.saved:
-            self.strategy_of(entry).take_page(entry, frozenset(), {})
+    def part_of(self, page: Page) -> BoundedQueuedRun:
+        """The part for the device that has a page."""
+        return self.part(self.placement.blocks[page.launch.block])
+
+    def is_own(self, arena: int) -> bool:
+        """Whether an arena is on the device."""
+        return arena % len(self.placement.devices) == self.device
+
+    def _step(self, step: Prepared) -> list[Array] | None:
+        if self.device is not None:
+            return super()._step(step)
+        return self.part(self._device_of(step))._step(step)
+
+    def _device_of(self, step: Prepared) -> int:
+        if isinstance(step, PreparedLaunch):
+            return self.placement.blocks[step.launch.block]
+        (target,) = targets_of(step)
+        return target.arena % len(self.placement.devices)
 
     def saved_bytes(self) -> int:
         """Bytes that are held for a backward pass."""
@@ -43,48 +68,24 @@ class SwappedQueuedRun(QueuedTapedRun):
 
     def finish(self) -> None:
         """Put the tape into order, and say what was done."""
+        self.layouts = list(map(layout_of, self.arenas))
+        names = [device.name or "cpu:0" for device in self.placement.devices]
+        for device, strategy in enumerate(self.strategies):
+            part = self.part(device)
+            self.numbered.found += part.numbered.found
+            strategy.finish(part)
+            if self.recorder is not None:
+                self.recorder.record.notes.append(f"{names[device]}: {strategy.explain()}")
+        self.parts.clear()
         super().finish()
-        if self.recorder is not None:
-            for device, strategy in zip(self.placement.devices, self.strategies, strict=True):
-                self.recorder.record.notes.append(f"{device.name or 'cpu:0'}: {strategy.explain()}")
+
+    def step_aside(self) -> None:
+        """Let saved values leave for a graph of torch's own."""
+        for strategy in self.strategies:
+            strategy.step_aside()
 
     def rest(self) -> None:
         """A backward pass is over, or has failed."""
+        self.parts.clear()
         for strategy in self.strategies:
             strategy.rest()
-
-
-class SwappedQueuedReversal(QueuedReversal):
-    """A backward pass on several devices whose pages come when wanted."""
-
-    taped: SwappedQueuedRun
-
-    def go(self, entries: Sequence[Entry], way: WayBack) -> None:
-        """Run the steps of a way on the queues of their devices."""
-        steps = zip(reversed(entries), way.steps, strict=True)
-        wanted = [entry for entry, step in steps if step and isinstance(entry, Page)]
-        for strategy in self.taped.strategies:
-            strategy.expect(wanted)
-        super().go(entries, way)
-
-    def _run_step(self, entry: Entry, step: tuple[Half, ...] | Move) -> None:
-        if not isinstance(entry, Page) or not step:
-            super()._run_step(entry, step)
-            return
-        strategy = self.taped.strategy_of(entry)
-        strategy.bring(entry)
-        super()._run_step(entry, step)
-        strategy.leave(entry)
-
-    def _owned(self, values: torch.Tensor) -> torch.Tensor:
-        return unjoined(super()._owned(values))
-
-
-def unjoined(values: torch.Tensor) -> torch.Tensor:
-    """A page that was away has come back as one piece of memory: factors that wait for others must
-    not hold all of it.
-    """
-    waits = len(values) < WINDOW
-    if waits and values.untyped_storage().nbytes() > 2 * values.nbytes:
-        return values.clone()
-    return values

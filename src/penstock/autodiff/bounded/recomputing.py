@@ -18,10 +18,12 @@ from penstock.autodiff.bounded.folding import (
     fold_last,
     fold_pairs,
 )
-from penstock.autodiff.bounded.segments import Ledger, Rows, Segment, SegmentStep
+from penstock.autodiff.bounded.ledger import Ledger, Rows
+from penstock.autodiff.bounded.segments import Segment, SegmentStep
 from penstock.autodiff.bounded.strategies import Swapping, bytes_of
 from penstock.autodiff.page import Page
 from penstock.autodiff.tape import Entry
+from penstock.plan.schedule import Picks, Span
 from penstock.run.memory.policy import Policy, in_words
 from penstock.run.prepared import Prepared
 
@@ -84,6 +86,10 @@ class Recomputing(Swapping):
             segment.bytes += size
             self.keep_page(run, step, noted.page, size)
 
+    def received(self, run: Bounded, target: Span | Picks) -> None:
+        """What came from elsewhere does not come again: whoever reads it keeps it."""
+        self.ledger.received(run, target)
+
     def keep_page(self, run: Bounded, step: Prepared, page: Page, size: int) -> None:
         """The pages of the segment at work stay as they are."""
         self.store.beside = self.segments[-1].bytes
@@ -128,7 +134,7 @@ class Recomputing(Swapping):
             return
         held = {
             arena.chunks[0].untyped_storage().data_ptr(): arena.chunks[0]
-            for arena in run.arenas
+            for arena in run.own_arenas
             if arena.is_held and arena.chunks
         }
         segment.rows = self.holdings.hold(values, self.lent(run), held)
@@ -244,7 +250,8 @@ class Recomputing(Swapping):
         """What was done, in words."""
         again = [segment for segment in self.segments if segment.is_recomputed]
         size = in_words(sum(segment.bytes for segment in again))
-        folded = f", folded {self.level} times" if self.level else ""
+        level = max((top.level for top in self.tops), default=0)
+        folded = f", folded {level} times" if level else ""
         return (
             f"Memory ({self.policy}): {len(again)} of {len(self.segments)} segments ({size}) are "
             f"to be run again, from rows of {in_words(self.kept_bytes)}{folded}."

@@ -6,65 +6,116 @@ from collections.abc import Sequence
 
 import torch
 
-from penstock.autodiff.bounded.queued import SwappedQueuedReversal, SwappedQueuedRun, unjoined
+from penstock.autodiff.bounded.graphs import BoundedGraph
+from penstock.autodiff.bounded.queued import BoundedQueuedRun
 from penstock.autodiff.bounded.runs import Bounded
+from penstock.autodiff.contract import WINDOW
 from penstock.autodiff.page import Page
 from penstock.autodiff.queued import QueuedReversal, QueuedTapedRun
 from penstock.autodiff.reverse import Reversal
 from penstock.autodiff.tape import Entry, Taping
 from penstock.autodiff.way_back import Half, Move, WayBack
+from penstock.run.memory.store import IN_FLIGHT
 
 
 class BoundedReversal(Reversal):
     """A backward pass that enters each page before its halves run, and leaves it behind them."""
 
     taped: Bounded
+    goes_straight = False
 
     def run(self, entries: Sequence[Entry]) -> WayBack | None:
         """Go through a tape from its end."""
         pages = [entry for entry in entries if isinstance(entry, Page) and entry.results]
-        self.taped.strategy.expect(pages[::-1])
+        self._expect(pages[::-1])
         return super().run(entries)
 
     def go(self, entries: Sequence[Entry], way: WayBack) -> None:
         """Take all steps of a way."""
         steps = zip(reversed(entries), way.steps, strict=True)
-        wanted = [entry for entry, step in steps if isinstance(step, tuple) and step]
-        self.taped.strategy.expect(wanted)  # type: ignore[arg-type]
+        self._expect([entry for entry, step in steps if step and isinstance(entry, Page)])
         super().go(entries, way)
 
-    def _run_step(self, entry: Entry, step: tuple[Half, ...] | Move) -> None:
+    def _expect(self, pages: Sequence[Page]) -> None:
+        self.taped.strategy.expect(pages)
+
+    def _holder(self, page: Page) -> Bounded:
+        """Whose strategy has a page."""
+        return self.taped
+
+    def run_step(self, entry: Entry, step: tuple[Half, ...] | Move) -> None:
         if not isinstance(step, tuple) or not step:
-            super()._run_step(entry, step)
+            super().run_step(entry, step)
             return
         assert isinstance(entry, Page)
-        strategy = self.taped.strategy
-        strategy.enter(self.taped, entry)
+        holder = self._holder(entry)
+        holder.strategy.enter(holder, entry)
         for half in step:
             if not half.is_bound and half.additions is not None:
                 super()._bind(entry, half)  # now, before the page counts as used up
-        super()._run_step(entry, step)
-        strategy.leave(entry)
+        super().run_step(entry, step)
+        holder.strategy.leave(entry)
 
     def _owned(self, values: torch.Tensor) -> torch.Tensor:
         return unjoined(super()._owned(values))
 
     def _bind(self, page: Page, half: Half) -> None:
-        if not self.taped.strategy.is_away(page):  # it is bound when it has come
+        if not self._holder(page).strategy.is_away(page):  # it is bound when it has come
             super()._bind(page, half)
+
+
+class BoundedQueuedReversal(BoundedReversal, QueuedReversal):
+    """The same on several devices."""
+
+    taped: BoundedQueuedRun
+
+    def _expect(self, pages: Sequence[Page]) -> None:
+        for strategy in self.taped.strategies:
+            strategy.expect(pages)
+
+    def _holder(self, page: Page) -> Bounded:
+        return self.taped.part_of(page)
+
+
+def unjoined(values: torch.Tensor) -> torch.Tensor:
+    """A page that was away has come back as one piece of memory: factors that wait for others must
+    not hold all of it.
+    """
+    waits = len(values) < WINDOW
+    if waits and values.untyped_storage().nbytes() > 2 * values.nbytes:
+        return values.clone()
+    return values
 
 
 def reversal_of(run: Taping, keep: bool, checks_nan: bool) -> Reversal:
     """A backward pass over the tape of a run."""
-    if isinstance(run, SwappedQueuedRun):
-        return SwappedQueuedReversal(run, keep, checks_nan)
+    if isinstance(run, BoundedQueuedRun):
+        return BoundedQueuedReversal(run, keep, checks_nan)
     if isinstance(run, QueuedTapedRun):
         return QueuedReversal(run, keep, checks_nan)
     kind = BoundedReversal if isinstance(run, Bounded) else Reversal
     return kind(run, keep, checks_nan)
 
 
+def graph_for(run: Taping) -> BoundedGraph | None:
+    """Where a replay of a run puts what torch saves; None where nothing bounds it."""
+    if not isinstance(run, Bounded):
+        return None
+    policy = run.strategy.policy
+    if policy.kind == "auto" and policy.budget is None:
+        return None
+    run.step_aside()
+    return BoundedGraph(IN_FLIGHT if policy.budget is None else policy.budget)
+
+
+def tell(run: Taping, graph: BoundedGraph | None) -> None:
+    """Note what a replay has put away, if a profile is active."""
+    if graph is not None and isinstance(run, Bounded) and run.recorder is not None:
+        text = f"Memory ({run.strategy.policy}): {graph.explain()}."
+        run.recorder.record.notes.append(text)
+
+
 def rest(run: Taping) -> None:
     """A backward pass is over, or has failed: what it needed of a bounded run is let go."""
-    if isinstance(run, Bounded | SwappedQueuedRun):
+    if isinstance(run, Bounded):
         run.rest()

@@ -15,6 +15,7 @@ import torch
 
 from penstock.autodiff.bounded.choosing import Choosing, strategy_for
 from penstock.autodiff.bounded.folding import Values, gathered
+from penstock.autodiff.bounded.ledger import Rows, is_repeatable, lent_ranges
 from penstock.autodiff.bounded.predicting import (
     Fitting,
     History,
@@ -22,13 +23,7 @@ from penstock.autodiff.bounded.predicting import (
     Stopwatch,
     find_ways,
 )
-from penstock.autodiff.bounded.segments import (
-    Rows,
-    Segment,
-    SegmentStep,
-    is_repeatable,
-    lent_ranges,
-)
+from penstock.autodiff.bounded.segments import Segment, SegmentStep
 from penstock.autodiff.page import Page
 from penstock.autodiff.tape import Tape, TapedRun, Taping
 from penstock.autodiff.versions import check_version, version_of
@@ -40,7 +35,7 @@ from penstock.run.kept_plans import KeptPlan
 from penstock.run.memory.costs import bandwidth_of
 from penstock.run.memory.exhaustion import is_out_of_memory
 from penstock.run.memory.policy import Policy
-from penstock.run.prepared import Prepared, PreparedLaunch
+from penstock.run.prepared import Prepared, PreparedLaunch, PreparedReceipt
 from penstock.run.recording import building_time
 
 
@@ -82,6 +77,8 @@ def layout_of(arena: Arena) -> Layout:
 class Bounded(Taping):
     """A run that leaves a tape inside bounds; comes before another kind of taped run."""
 
+    goes_straight = False
+
     def __init__(self, *args: Any, policy: Policy, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.strategy = strategy_for(policy)
@@ -90,7 +87,20 @@ class Bounded(Taping):
         #: Arenas in which segments run again, during a backward pass.
         self.arenas_again: list[Arena] | None = None
 
+    def is_own(self, arena: int) -> bool:
+        """Whether nobody but this run writes to an arena."""
+        return True
+
+    @property
+    def own_arenas(self) -> Iterator[Arena]:
+        """The arenas that nobody else writes to."""
+        return (arena for number, arena in enumerate(self.arenas) if self.is_own(number))
+
     def _step(self, step: Prepared) -> list[Array] | None:
+        if isinstance(step, PreparedReceipt):
+            super()._step(step)
+            self.strategy.received(self, step.copy.target)
+            return None
         self.strategy.before(self, step)
         count, built, began = len(self.tape.entries), building_time.seconds, perf_counter()
         answer = self._step_or_relieve(step)
@@ -154,7 +164,10 @@ class Bounded(Taping):
         """Other arenas, and another tape, while segments run again."""
         if self.arenas_again is None:
             layouts = self.layouts or list(map(layout_of, self.arenas))
-            self.arenas_again = [layout.build(n) for n, layout in enumerate(layouts)]
+            self.arenas_again = [
+                layout.build(n) if self.is_own(n) else Arena(layout.kind, n)
+                for n, layout in enumerate(layouts)
+            ]
         kept = self.arenas, self.tape
         self.arenas, self.tape = self.arenas_again, Tape()
         try:
@@ -168,6 +181,10 @@ class Bounded(Taping):
         operands = (operand for launch in launches for operand in launch.operands)
         for wire in {operand.wire for operand in operands if isinstance(operand, Shared)}:
             self.read_uniform(wire)
+
+    def step_aside(self) -> None:
+        """Let saved values leave for a graph of torch's own."""
+        self.strategy.step_aside()
 
     def rest(self) -> None:
         """A backward pass is over, or has failed."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from penstock.autodiff.bounded.segments import lent_ranges
+from penstock.autodiff.bounded.ledger import lent_ranges
 from penstock.autodiff.page import Page
 from penstock.autodiff.tape import Entry
 from penstock.autodiff.versions import version_of
@@ -50,6 +50,9 @@ class Swapping:
         if isinstance(entry, Page) and entry.saved:
             self.take(run, step, entry)
 
+    def received(self, run: Bounded, target: Span | Picks) -> None:
+        """Slots have got values from another device or process."""
+
     def take(self, run: Bounded, step: Prepared, page: Page) -> Holding:
         """Take over what a page has saved."""
         assert isinstance(step, PreparedLaunch)
@@ -65,12 +68,12 @@ class Swapping:
 
     def lent(self, run: Bounded) -> frozenset[int]:
         """Where the memory of inputs begins."""
-        chunks = sum(len(arena.chunks) for arena in run.arenas)
+        chunks = sum(len(arena.chunks) for arena in run.own_arenas)
         if chunks != self._chunks:
             self._chunks = chunks
             self._lent = frozenset(
                 arena.chunks[arena.starts.index(start)].untyped_storage().data_ptr()
-                for arena in run.arenas
+                for arena in run.own_arenas
                 for start, _ in lent_ranges(arena)
             )
         return self._lent
@@ -130,6 +133,11 @@ class Swapping:
             self.holdings.drop(self.pages.pop(page))
         self.store.rest()
 
+    def step_aside(self) -> None:
+        """Let all leave: a graph of torch's own is to be made inside the same budget."""
+        if self.store.budget is not None:
+            self.store.make_room(self.store.budget)
+
     def explain(self) -> str:
         """What was done, in words."""
         sent = f"{self.store.sent} copies ({in_words(self.store.sent_bytes)})"
@@ -143,7 +151,7 @@ def bytes_of(tensors: Sequence[torch.Tensor], lent: frozenset[int]) -> int:
 
 def shared_operands(run: Bounded, step: PreparedLaunch) -> dict[int, torch.Tensor]:
     """Tensors that a launch has read as a whole, which others may read too."""
-    if not any(arena.is_held for arena in run.arenas):
+    if not any(arena.is_held for arena in run.own_arenas):
         return {}
     made = {target.arena for target in step.launch.targets}
     numbers = {

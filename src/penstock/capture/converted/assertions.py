@@ -46,6 +46,8 @@ class Assertion(NamedTuple):
     message: str | None = None
     #: What to raise instead of an error of our own.
     error: BaseException | None = None
+    #: Whether only a division can tell of it, and no read.
+    divides: bool = False
 
 
 def assert_(
@@ -85,6 +87,26 @@ def fails(
     tracer.assertions[str(user_source())] = Assertion(f"not ({text})", None, raised)
     _tie(tracer, not_(test), Variables(get, set_, facts))
     return False
+
+
+def equal_number(
+    tracer: Tracer, number: TracedTensor, other: TracedTensor, error: PenstockError
+) -> TracedTensor:
+    """The whole number, which is there only where it equals the other: `error` is raised elsewhere.
+
+    It is host arithmetic alone, so that loops still count to it.
+    """
+    tracer.assertions[str(user_source())] = Assertion("", None, error, divides=True)
+    is_equal = record(tracer, torch.Tensor.eq, (number, other), {})
+    mark = record(
+        tracer, torch.Tensor.add, (record(tracer, torch.Tensor.mul, (number, 0), {}), _MARK), {}
+    )
+    divisor = record(tracer, torch.Tensor.to, (is_equal, torch.int64), {})
+    same = record(tracer, torch.Tensor.__floordiv__, (mark, divisor), {})
+    checked: TracedTensor = record(
+        tracer, torch.Tensor.add, (number, record(tracer, torch.Tensor.sub, (same, _MARK), {})), {}
+    )
+    return checked
 
 
 def _tie(tracer: Tracer, pred: TracedTensor, variables: Variables) -> None:
@@ -144,7 +166,9 @@ def failed_assertion(
     where = lines[1].removeprefix("  at ") if len(lines) > 1 else ""
     if not (is_mark or is_read) or where not in assertions:
         return None
-    text, message, own = assertions[where]
+    text, message, own, divides = assertions[where]
+    if divides and not is_mark:
+        return None
     shown = [(fact[0], fact[1]) for fact in facts if fact[0] == "instance"]
     if own is not None:
         named = "".join(f", for instance {number}" for _, number in shown)

@@ -11,9 +11,10 @@ from penstock.calls.structure import flatten
 from penstock.capture.active import active_tracer
 from penstock.capture.converted.branches import if_stmt
 from penstock.capture.converted.effects import refuse_in_try
-from penstock.capture.converted.iterables import Stream, stream_of
+from penstock.capture.converted.iterables import stream_of
 from penstock.capture.converted.lists import TracedList
 from penstock.capture.converted.loops import for_stmt
+from penstock.capture.converted.streams import Stream
 from penstock.capture.recording import record
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ from penstock.capture.active import active_tracer
 from penstock.capture.converted.checkpoints import Checkpoint
 from penstock.capture.converted.decisions import and_, is_open
 from penstock.capture.converted.effects import refuse_in_try
-from penstock.capture.converted.iterables import Stream, stream_of
+from penstock.capture.converted.iterables import stream_of
 from penstock.capture.converted.lists import TracedList
+from penstock.capture.converted.streams import Stream
 from penstock.capture.converted.traced_loops import TracedLoop
 from penstock.capture.converted.variables import Variables
 from penstock.capture.recording import record

@@ -25,7 +25,6 @@ class LazyKind:
     __slots__ = (
         "device",
         "dtype",
-        "fake",
         "is_contiguous",
         "prototype",
         "requires_grad",
@@ -47,8 +46,6 @@ class LazyKind:
         self.device, self.requires_grad = device, requires_grad
         #: A tensor without contents that shows torch the shape and the dtype.
         self.prototype = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
-        #: The same on its device, for trying calls; made when first needed.
-        self.fake: torch.Tensor | None = None
         self.is_contiguous: bool = self.prototype.is_contiguous()
         self.type = TensorType(dtype_name(dtype), tuple(shape), str(device))
         self.stored = _stored(self.type)

@@ -1,47 +1,35 @@
 """A recording scope: the steps of eager code, kept in flat lists until somebody needs a value.
 
-A scope belongs to one thread. Steps are appended in the order in which user code makes them; a
-flush hands them to the planner and the runner, and forgets them. The scope knows which recorded
-tensors are still alive, so that only their values are kept.
+A scope belongs to one thread. Steps are appended in the order in which user code makes them, by a
+short way for calls that were seen before. How values are computed is said in `computed_values.py`.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from sys import getrefcount
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 
-from penstock.autodiff.recorded import start_run
 from penstock.calls.autocast import current_autocast
 from penstock.calls.replay import fill
 from penstock.calls.structure import flatten
 from penstock.calls.torch_names import name_of, resolve
-from penstock.capture.lazy.calls import PLAIN, CallKey, CannotTry, Unhashable, learn_step
+from penstock.capture.lazy.call_keys import PLAIN, CallKey, Unhashable
+from penstock.capture.lazy.calls import CannotTry, learn_step
 from penstock.capture.lazy.changes import change_in_place
-from penstock.capture.lazy.failures import flush_without_failures
+from penstock.capture.lazy.computed_values import ComputedValues
 from penstock.capture.lazy.fallback import call_for_real, call_on_real
 from penstock.capture.lazy.kinds import LazyKind
 from penstock.capture.lazy.library import Step, library
 from penstock.capture.lazy.mode import RecordingMode
-from penstock.capture.lazy.outside import OutsideTensors
 from penstock.capture.lazy.rules import known_rules, rule_for
 from penstock.capture.lazy.tensor import LazyTensor
 from penstock.capture.lazy.unit_recording import UnitHook
-from penstock.capture.lazy.whole_graphs import Renaming, join_graphs
 from penstock.ir.program import TorchCall
-from penstock.plan.recorded import Recorded, StepPlanner
-from penstock.plan.schedule import Integers
-from penstock.run.recorded import RecordedRun
 from penstock.run.seeds import Seed
-
-#: References to a tensor that only the scope holds, as `getrefcount` counts them in a
-#: comprehension.
-_OWN_REFERENCES = 3
-
 
 #: So many different numbers are part of the step kind of an operator; any more are operands.
 MOST_NUMBERS = 3
@@ -57,63 +45,20 @@ _is_grad_enabled = torch.is_grad_enabled
 _is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 
 
-class Waits(Protocol):
-    """How code waits for values."""
-
-    def wait(self, values: Integers) -> list[torch.Tensor]:
-        """The contents of values, once they are there."""
-
-    def wait_for_turn(self) -> None:
-        """Go on when all earlier instances have ended."""
-
-    def flush(self) -> None:
-        """Compute what is recorded, at once."""
-
-
-class Scope(OutsideTensors):
+class Scope(ComputedValues):
     """The steps recorded by one thread."""
 
     def __init__(self, granularity: str, policy: str, seed: Seed, recorder: Any = None) -> None:
-        super().__init__()
-        self.granularity = granularity
-        self.seed = seed
+        super().__init__(granularity, policy, seed, recorder)
         #: Whether steps can still be recorded, and whether user code is at work.
         self.is_open, self.is_recording = True, False
         self.mode = RecordingMode(self)
         #: How many function modes are active while user code runs.
         self.function_modes = 0
-        self.waits: Waits | None = None
         #: Asked about calls that could be recorded as one step.
         self.units = UnitHook(self)
-        self._policy = policy
-        self.recorder = recorder
-        #: Whether steps whose results ask for gradients leave a tape.
-        self.is_taped = torch.is_grad_enabled()
-        self._run: RecordedRun | None = None
-        #: Values below this have been computed.
-        self.computed = 0
-        self.failure: BaseException | None = None
-        #: Whether an instance whose steps fail leaves the others alone, and those that have.
-        self.returns_errors = False
-        self.failed: dict[int, Exception] = {}
         #: Calls that run one instance at a time, with the reason.
         self.unrecorded: dict[str, Exception | None] = {}
-        self._kept: Integers = np.empty(0, np.int64)
-        #: The numbers that values have since the last flush.
-        self.renamed = Renaming()
-        #: Tensors that were alive when the scope closed.
-        self.survivors: list[weakref.ref[LazyTensor]] = []
-
-    @property
-    def run(self) -> RecordedRun:
-        """What runs the steps; made when first needed."""
-        if self._run is None:
-            planner = StepPlanner(library.kinds, policy=self._policy, cache=library.plans)
-            fetch = library.fetch_uniform
-            self._run = start_run(
-                library.blocks, planner, fetch, recorder=self.recorder, is_taped=self.is_taped
-            )
-        return self._run
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """What user code gets for a torch call."""
@@ -206,34 +151,13 @@ class Scope(OutsideTensors):
         met = library.numbers[function, kind] = library.numbers.get((function, kind), 0) + 1
         return met > MOST_NUMBERS
 
-    def contents(self, lazies: Sequence[LazyTensor]) -> list[torch.Tensor]:
-        """The contents of recorded tensors, without gradients; waits if they are not there yet."""
-        values = np.array([lazy._value for lazy in lazies], np.int64)
-        if (values < self.computed).all():
-            return self.run.read(values)
-        if self.waits is not None:
-            return self.waits.wait(values)
-        self.flush()
-        return self.run.read(self.renamed(values))
-
-    def realise(self, lazies: Sequence[LazyTensor]) -> list[torch.Tensor]:
-        """Recorded tensors as ordinary ones, connected to what they were computed from."""
-        values = np.array([lazy._value for lazy in lazies], np.int64)
-        if not (values < self.computed).all():
-            self.contents(lazies)
-            values = np.array([lazy._value for lazy in lazies], np.int64)
-        if torch.is_inference_mode_enabled():
-            return self.run.outputs(values, [False] * len(lazies))
-        with torch.enable_grad():
-            return self.run.outputs(values, [lazy._kind.requires_grad for lazy in lazies])
-
     def close(self) -> None:
         """Record no more; keep the values of tensors that are alive."""
         self.is_open = self.is_recording = False
         self.waits = None
         if self.recorder is not None:
             self.recorder.record.notes += self._notes()
-        alive = [lazy for lazy in self.lazies if getrefcount(lazy) > _OWN_REFERENCES]
+        alive = self.alive()
         self.lazies = []
         self.forget_records()
         if self.failure is not None:
@@ -253,15 +177,6 @@ class Scope(OutsideTensors):
             notes.append("Functions and modules:\n" + "\n".join(f"  {line}" for line in lines))
         return notes
 
-    def realise_survivors(self, lazy: LazyTensor) -> None:
-        """Give every tensor that outlived the scope its contents."""
-        found = (reference() for reference in self.survivors)
-        alive = [item for item in found if item is not None and item._real is None]
-        for item, tensor in zip(alive, self.realise(alive), strict=True):
-            item._real = tensor
-        self.survivors = []
-        self.run.finish()
-
     def call_on_real(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """A call with ordinary tensors in the place of recorded ones."""
         return call_on_real(self, function, args, kwargs)
@@ -273,68 +188,10 @@ class Scope(OutsideTensors):
         lazy: LazyTensor = made[leaf]
         return lazy
 
-    def compute_now(self) -> None:
-        """Compute everything recorded so far, before any other instance goes on."""
-        if self.waits is not None:
-            self.waits.flush()
-        else:
-            self.flush()
-
-    def wait_for_turn(self) -> None:
-        """Go on when all earlier instances have ended."""
-        if self.waits is not None:
-            self.waits.wait_for_turn()
-
     def note_unrecorded(self, function: Any, reason: Exception | None) -> None:
         """Remember, for the explanation, a call that runs one instance at a time."""
         name = function.__qualname__ if isinstance(function, type) else name_of(function)
         self.unrecorded.setdefault(name, reason)
-
-    def flush(self) -> None:
-        """Compute everything that is recorded."""
-        inputs, tensors = self.grouped_inputs()
-        alive = [lazy for lazy in self.lazies if getrefcount(lazy) > _OWN_REFERENCES]
-        kept = np.unique(np.fromiter((lazy._value for lazy in alive), np.int64, len(alive)))
-        if self.drawing:
-            self.run.planner.seed = self.seed.number
-            self.seed.take()
-        recorded = Recorded(
-            np.array(self.kinds, np.int64),
-            np.array(self.operands, np.int64),
-            np.array(self.results, np.int64),
-            self.instances(),
-            self.draw_numbers(),
-            inputs,
-            kept[kept >= self.computed],
-            np.setdiff1d(self._kept, kept, assume_unique=True),
-        )
-        if self.granularity == "graph":
-            recorded = self._join_graphs(recorded, alive)
-            kept = np.sort(self.renamed(kept))
-        self.lazies, self._kept, self.computed = alive, kept, self.next_value
-        self.forget_records()
-        if self.returns_errors:
-            self._fail(flush_without_failures(self.run, recorded, tensors, self.roots))
-        else:
-            self.run.flush(recorded, tensors)
-        self.held, self.held_units = {}, {}
-
-    def _fail(self, failed: dict[int, Exception]) -> None:
-        """Some instances have failed: their tensors have no contents."""
-        self.failed.update(failed)
-        if failed:
-            where = self.run.planner.values.slot
-            self.lazies = [lazy for lazy in self.lazies if where[lazy._value] >= 0]
-            self._kept = self._kept[where[self._kept] >= 0]
-
-    def _join_graphs(self, recorded: Recorded, alive: Sequence[LazyTensor]) -> Recorded:
-        """What an instance has recorded as one step, where others have recorded the same."""
-        joined, self.renamed = join_graphs(recorded, self.next_value)
-        self.next_value += len(self.renamed.old)
-        values = np.fromiter((lazy._value for lazy in alive), np.int64, len(alive))
-        for lazy, value in zip(alive, self.renamed(values).tolist(), strict=True):
-            lazy._value = value
-        return joined
 
 
 def _as_operand(kind: LazyKind, number: float) -> torch.Tensor:

@@ -21,8 +21,8 @@ from penstock.capture.lazy.thread_state import (
     read_companions,
     read_fields,
     read_state,
-    write_state,
 )
+from penstock.capture.lazy.thread_state_writes import write_state
 from penstock.capture.location import user_line
 from penstock.errors import WaitError, report
 

@@ -1,16 +1,14 @@
-"""What torch keeps per thread, as a value: read it, and put another in its place.
+"""What torch keeps per thread, as a value; `thread_state_writes` puts another in its place.
 
 Fibers share a thread, so each needs its own: grad and inference mode, autocast, function and
 dispatch modes (the default device is one), saved-tensor hooks, the current CUDA device and streams,
-and what this package keeps per thread. All private API of torch that this takes is used here alone.
-What torch keeps per process is left as it is: default dtype, deterministic algorithms, anomaly
-mode, random generators.
+and what this package keeps per thread. All private API of torch that this takes is used here and in
+`thread_state_writes` alone. What torch keeps per process is left as it is: default dtype,
+deterministic algorithms, anomaly mode, random generators.
 """
 
 from __future__ import annotations
 
-import threading
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -25,7 +23,7 @@ from penstock.capture.lazy import active as recording
 class ThreadState(NamedTuple):
     """What is looked at in every switch; equal where nothing differs. Modes are outermost first."""
 
-    #: Inference mode, then the flags of `_AUTOGRAD`.
+    #: Inference mode, then the flags of `thread_state_writes`, in their order.
     autograd: tuple[bool, ...]
     #: Dispatch keys included and excluded; whether autocast is on is among the latter.
     keys: tuple[int, int]
@@ -56,7 +54,7 @@ class Companions(NamedTuple):
     default_device: Any
     device: torch.device | None
     random_scope: Any
-    #: With dispatch modes: whether some are entered, as `_DISPATCH_FLAGS` names them.
+    #: With dispatch modes: whether some are entered, as `DISPATCH_FLAGS` names them.
     dispatch_flags: tuple[bool, ...]
 
 
@@ -77,18 +75,6 @@ _dispatch_depth, _dispatch_mode = _C._len_torch_dispatch_stack, _C._get_dispatch
 _top_hooks = _autograd._top_saved_tensors_default_hooks
 _disabled_hooks = _autograd._saved_tensors_hooks_get_disabled_error_message
 
-#: How torch sets the flags of autograd beside inference mode; releases differ in the last.
-_AUTOGRAD = [
-    getattr(_C, name)
-    for name in (
-        "_set_grad_enabled",
-        "_set_fwd_grad_enabled",
-        "_set_multithreading_enabled",
-        "_set_view_replay_enabled",
-        "_set_grad_layout_enforcement_enabled",
-    )
-    if hasattr(_C, name)
-]
 _is_inference, _is_grad = _C.is_inference_mode_enabled, _C.is_grad_enabled
 _is_forward_grad, _is_threaded = _C._is_fwd_grad_enabled, _C._is_multithreading_enabled
 _is_replaying = _C._is_view_replay_enabled
@@ -96,13 +82,15 @@ _is_laid_out = getattr(_C, "_is_grad_layout_enforcement_enabled", bool)
 
 _accelerator = torch.accelerator.current_accelerator()
 #: The kinds of devices whose autocast dtype may differ.
-_KINDS = tuple(dict.fromkeys(["cpu", "cuda", *([_accelerator.type] if _accelerator else [])]))
+AUTOCAST_KINDS = tuple(
+    dict.fromkeys(["cpu", "cuda", *([_accelerator.type] if _accelerator else [])])
+)
 
 _PYTHON_KEY = _C.DispatchKeySet(_C.DispatchKey.Python).raw_repr()
 _SNAPSHOT_KEY = _C.DispatchKeySet(_C.DispatchKey.PythonTLSSnapshot).raw_repr()
 
 #: Flags that torch keeps per process while dispatch modes are entered.
-_DISPATCH_FLAGS = [
+DISPATCH_FLAGS = [
     name
     for name in (
         "_is_in_torch_dispatch_mode",
@@ -159,11 +147,11 @@ def read_companions() -> Companions:
     """What goes with the state, as it is now."""
     return Companions(
         torch.is_autocast_cache_enabled(),
-        tuple([torch.get_autocast_dtype(kind) for kind in _KINDS]),
+        tuple([torch.get_autocast_dtype(kind) for kind in AUTOCAST_KINDS]),
         getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None),
         _device.CURRENT_DEVICE,
         eager_keys._state.scope,
-        tuple([getattr(_python_dispatch, name) for name in _DISPATCH_FLAGS]),
+        tuple([getattr(_python_dispatch, name) for name in DISPATCH_FLAGS]),
     )
 
 
@@ -178,7 +166,7 @@ def _read_hooks() -> tuple[Any, ...]:
         pairs.append(tuple(pair))
         _autograd._pop_saved_tensors_default_hooks()
     message = _disabled_hooks()
-    _write_hooks(((), message), (tuple(reversed(pairs)), message))
+    write_hooks(((), message), (tuple(reversed(pairs)), message))
     return tuple(reversed(pairs))
 
 
@@ -191,84 +179,7 @@ def _read_streams() -> tuple[Any, ...]:
     return (_C._cuda_getDevice(), *map(_C._cuda_getCurrentStream, range(_device_count())))
 
 
-def write_state(present: ThreadState, target: SavedState) -> None:
-    """Put `target` in the place of the state `present`, which is what `read_state` gives here."""
-    state, companions = target
-    if state.function_modes != present.function_modes:
-        _write_function_modes(present.function_modes, state.function_modes)
-        torch._GLOBAL_DEVICE_CONTEXT.device_context = companions.default_device
-        _device.CURRENT_DEVICE = companions.device
-        eager_keys._state.scope = companions.random_scope
-    if state.bypassed != present.bypassed:
-        _BYPASSES[state.bypassed].__exit__(None, None, None)
-    if state.autocast != present.autocast:
-        _write_autocast(present.autocast, state.autocast, companions)
-    if state.hooks != present.hooks:
-        _write_hooks(present.hooks, state.hooks)
-    if state.streams != present.streams and state.streams is not None:
-        _write_streams(state.streams)
-    if state.own != present.own:
-        (
-            recording.state.scope,
-            active.state.eager,
-            active.state.device,
-            *active.state.tracers[:],
-        ) = state.own
-    if state.dispatch_modes != present.dispatch_modes:
-        _write_dispatch_modes(present.dispatch_modes, state.dispatch_modes)
-        _write_dispatch_flags(companions.dispatch_flags)
-    if state.autograd != present.autograd:
-        _write_autograd(present.autograd, state.autograd)
-    changed = (state.keys, state.dispatch_modes, state.autograd[0])
-    if changed != (present.keys, present.dispatch_modes, present.autograd[0]):
-        _guards.set_keys(state.keys)  # Last: dispatch modes and inference mode change keys, too.
-
-
-def _write_autograd(present: tuple[bool, ...], autograd: tuple[bool, ...]) -> None:
-    if autograd[0] != present[0]:
-        _guards.set_inference(autograd[0])
-    for write, flag in zip(_AUTOGRAD, autograd[1:]):
-        write(flag)
-
-
-def _write_dispatch_modes(present: tuple[Any, ...], modes: tuple[Any, ...]) -> None:
-    for _ in present:
-        _C._pop_torch_dispatch_stack(None)
-    for mode in modes:
-        _C._push_on_torch_dispatch_stack(mode)
-
-
-def _write_dispatch_flags(flags: tuple[bool, ...]) -> None:
-    for name, flag in zip(_DISPATCH_FLAGS, flags, strict=True):
-        setattr(_python_dispatch, name, flag)
-    tell = getattr(_python_dispatch, "set_is_in_mode_without_ignore_compile_internals", None)
-    if tell is not None:
-        tell(flags[-1])
-
-
-def _write_function_modes(present: tuple[Any, ...], modes: tuple[Any, ...]) -> None:
-    common = 0
-    while common < min(len(present), len(modes)) and present[common] is modes[common]:
-        common += 1
-    for _ in present[common:]:
-        _C._pop_torch_function_stack()
-    for mode in modes[common:]:
-        _C._push_on_torch_function_stack(mode)
-
-
-def _write_autocast(present: int, nesting: int, companions: Companions) -> None:
-    """Casts that were cached may have another dtype, so they go."""
-    for _ in range(nesting, present, 2):
-        _unnest()
-    for _ in range(present, nesting, 2):
-        _nest()
-    torch.set_autocast_cache_enabled(companions.caches_casts)
-    for kind, dtype in zip(_KINDS, companions.dtypes, strict=True):
-        torch.set_autocast_dtype(kind, dtype)
-    torch.clear_autocast_cache()
-
-
-def _write_hooks(present: tuple[Any, ...], hooks: tuple[Any, ...]) -> None:
+def write_hooks(present: tuple[Any, ...], hooks: tuple[Any, ...]) -> None:
     """Hooks are put on while they are enabled, and disabled, if they are to be, afterwards."""
     pairs, message = hooks
     _autograd._saved_tensors_hooks_enable()
@@ -278,59 +189,3 @@ def _write_hooks(present: tuple[Any, ...], hooks: tuple[Any, ...]) -> None:
         _autograd._push_saved_tensors_default_hooks(pack, unpack)
     if message is not None:
         _autograd._saved_tensors_hooks_disable(message, False)
-
-
-def _write_streams(streams: tuple[Any, ...]) -> None:
-    device, *currents = streams
-    for number, device_index, kind in currents:
-        _C._cuda_setStream(stream_id=number, device_index=device_index, device_type=kind)
-    _C._cuda_setDevice(device)
-
-
-class _Guards(threading.local):
-    """Sets what torch can set only for the length of a guard.
-
-    A guard sets its value whatever held before. What it puts back at its end does not count: it
-    ends right before the next one begins, or with its thread.
-    """
-
-    def __init__(self) -> None:
-        self._inference: Any = None
-        self._keys: Any = None
-
-    def set_inference(self, flag: bool) -> None:
-        """Also sets other flags of autograd, and keys: set those afterwards."""
-        if self._inference is not None:
-            self._inference.__exit__(None, None, None)
-        self._inference = _C._InferenceMode(flag)
-        self._inference.__enter__()
-
-    def set_keys(self, keys: tuple[int, int]) -> None:
-        """Include and exclude exactly these dispatch keys."""
-        if self._keys is not None:
-            self._keys.__exit__(None, None, None)
-        sets = [_C.DispatchKeySet.from_raw_repr(number) for number in keys]
-        self._keys = _C._ForceDispatchKeyGuard(*sets)
-        self._keys.__enter__()
-
-
-_guards = _Guards()
-
-
-def _remember_bypasses() -> list[Any]:
-    """Three guards whose exit makes none, those of subclasses, or all calls pass by."""
-    found = []
-    levels: tuple[AbstractContextManager[Any], ...] = (
-        nullcontext(),
-        _C.DisableTorchFunctionSubclass(),
-        _C.DisableTorchFunction(),
-    )
-    with _C._EnableTorchFunction():
-        for level in levels:
-            with level:
-                found.append(_C.DisableTorchFunctionSubclass())
-                found[-1].__enter__()
-    return found
-
-
-_BYPASSES = _remember_bypasses()

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from penstock.calls.structure import flatten
-from penstock.capture.lazy.calls import CallKey, Unhashable
+from penstock.capture.lazy.call_keys import CallKey, Unhashable
 from penstock.capture.lazy.kinds import LazyKind, intern
-from penstock.capture.lazy.library import Key, Leaf, Step, Uniform, add_launch, library
+from penstock.capture.lazy.library import Key, Leaf, Step, Uniform, library
 from penstock.capture.lazy.module_changes import changes
+from penstock.capture.lazy.step_blocks import add_launch
 from penstock.capture.lazy.tensor import LazyTensor
 from penstock.capture.lazy.unit_report import UnitReport
 from penstock.capture.lazy.unit_traces import UnitTraces, add_traces, traces_of

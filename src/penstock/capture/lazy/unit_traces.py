@@ -7,6 +7,7 @@ number, and end with it; copies and pickles of the object have none.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from types import FunctionType, MethodType
@@ -23,9 +24,18 @@ from penstock.capture.lazy.purity import MARK, first_difference, judge, torch_ca
 from penstock.capture.lazy.unit_tracing import trace_unit
 from penstock.capture.lazy.units import Refusal, Signature, Unit
 from penstock.capture.lazy.watched import Watched, watch_all
+from penstock.capture.trace import InputLeaf
 
 #: States (such as training and evaluation) kept per function, and units kept per state.
 MOST_STATES, MOST_UNITS = 8, 256
+
+#: The longest that becomes a unit unasked, in torch calls. What is longer (a whole loop, unrolled)
+#: is rarely the same twice, takes seconds to build, and may call what can be units.
+MOST_CALLS = 64
+
+#: Units that are made unasked for tensors of the same kinds and different other arguments: a
+#: counter or a list of actions would have one for every value.
+MOST_VALUES = 8
 
 #: Where an object keeps the units of its methods, and a function its own.
 UNITS = "_penstock_units"
@@ -42,6 +52,8 @@ class _State:
     #: Why nothing can be a unit here; None where calls are traced.
     reason: str | None
     units: dict[Hashable, Unit | Refusal] = field(default_factory=dict)
+    #: How many units were made for tensors of the same kinds, whatever the other arguments were.
+    values: Counter[Hashable] = field(default_factory=Counter)
 
 
 class UnitTraces:
@@ -131,9 +143,19 @@ class UnitTraces:
     def _make(self, state: _State, signature: Signature) -> Unit | Refusal:
         if state.reason is not None:
             return Refusal(self._name, state.reason)
+        if self.is_trusted or _is_torchs_own(self._target):
+            return self._trace(signature)
+        kinds = tuple(map(_kind_of, signature.leaves))
+        if state.values[kinds] >= MOST_VALUES:
+            return Refusal(self._name, f"has other arguments than tensors, {MOST_VALUES} so far")
+        state.values[kinds] += 1
         first = self._trace(signature)
-        if isinstance(first, Refusal) or self.is_trusted or _is_torchs_own(self._target):
+        if isinstance(first, Refusal):
             return first
+        calls = len(torch_calls(first.program))
+        if calls > MOST_CALLS:
+            state.reason = f"is long: {calls} torch calls, and {MOST_CALLS} are the most unasked"
+            return Refusal(self._name, state.reason)
         again = self._trace(signature)
         if isinstance(again, Refusal):
             return again
@@ -143,6 +165,11 @@ class UnitTraces:
     def _trace(self, signature: Signature) -> Unit | Refusal:
         numbers = self._returns_numbers
         return trace_unit(self._target, self._name, signature, returns_numbers=numbers)
+
+
+def _kind_of(leaf: Any) -> Any:
+    """What units of one function can have in common: tensors of a kind, whichever numbers."""
+    return leaf if isinstance(leaf, InputLeaf) else type(leaf)
 
 
 def _is_torchs_own(target: Any) -> bool:

@@ -7,23 +7,15 @@ stores, arrivals, inline nodes, merges, arguments. Only returns and exits go thr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
-from penstock.ir.graph import Call, Compute, Enter, Home, Primitive, Switch, Wire
-from penstock.ir.types import TensorType
+from penstock.ir.graph import Call, Compute, Enter, Primitive, Switch
 from penstock.plan.host_code import dtype_of
-from penstock.plan.linked import Access, Arm, Group, Linked, LinkedNode
+from penstock.plan.linked import Arm, Group, Linked, LinkedNode
 from penstock.plan.native import opcodes as op
-from penstock.plan.native.host_steps import emit_host_step, literal_kind
-from penstock.plan.native.layout import Layout, launch_specification
+from penstock.plan.native.layout import launch_specification
 from penstock.plan.native.program import NativeProgram, NotNative
-
-#: Values of an event, as registers; None for a node that was queued.
-Fields = Sequence[int] | None
-
-#: Events inside each other; more are a recursion that never ends, or close to it.
-MOST_NESTED = 200
+from penstock.plan.native.value_code import Fields, ValueCode
 
 
 def assemble(linked: Linked) -> NativeProgram:
@@ -31,21 +23,14 @@ def assemble(linked: Linked) -> NativeProgram:
     return _Assembler(linked).assemble()
 
 
-class _Assembler:
+class _Assembler(ValueCode):
     """One assembly under way."""
 
     def __init__(self, linked: Linked) -> None:
-        self.linked = linked
-        self.layout = Layout(linked)
-        self.code: list[list[int]] = []
-        self.lists: list[int] = []
-        #: The register of each constant.
-        self.constants: dict[int, int] = {}
-        #: The next register of the piece being written, and how many there are in all.
-        self.register = self.registers = op.ROWS_REGISTER + 1
+        super().__init__(linked)
+        #: Where the pieces of groups begin, and groups whose pieces are still to be written.
         self.groups: dict[int, int] = {}
         self.waiting: dict[int, Group] = {}
-        self.nested = 0
 
     def assemble(self) -> NativeProgram:
         """All pieces."""
@@ -61,54 +46,6 @@ class _Assembler:
         return self.layout.program(
             self.code, self.lists, segments, self.groups, list(self.constants), self.registers
         )
-
-    # ---- writing ---------------------------------------------------------------------------------
-
-    def _piece(self, write: Callable[[], None], fields: int = 0) -> int:
-        """Write a piece of code; where it begins. Its fields are in the first registers."""
-        start = len(self.code)
-        self.register = op.ROWS_REGISTER + 1 + fields
-        write()
-        self._do(op.END)
-        self.registers = max(self.registers, self.register)
-        return start * op.WIDTH
-
-    def _do(self, name: int, *operands: int, results: int = 0) -> int:
-        """One instruction; its first result."""
-        result = self.register
-        self.register += results
-        words = [name, result, *operands]
-        assert len(words) <= op.WIDTH
-        self.code.append([*words, *([0] * (op.WIDTH - len(words)))])
-        return result
-
-    def _list(self, values: Sequence[int]) -> int:
-        start = len(self.lists)
-        self.lists.extend(values)
-        return start
-
-    def _constant(self, value: int) -> int:
-        number = self.constants.setdefault(int(value), len(self.constants))
-        if number >= op.ROWS_REGISTER:
-            raise NotNative("a great many constants")
-        return number
-
-    @contextmanager
-    def _unless_empty(self, rows: int) -> Iterator[None]:
-        """What is written inside is left out for no rows."""
-        self.nested += 1
-        if self.nested > MOST_NESTED:
-            raise NotNative("calls without end")
-        self._do(op.SKIP_EMPTY, rows, 0)
-        skip = self.code[-1]
-        yield
-        skip[3] = len(self.code) * op.WIDTH
-        self.nested -= 1
-
-    def _column(self, rows: int, offset: int) -> int:
-        return self._do(op.COLUMN, rows, offset, results=1)
-
-    # ---- events ----------------------------------------------------------------------------------
 
     def _deliver(self, group: Group, rows: int, fields: Sequence[int]) -> None:
         """Values arrive, as in `Machine.deliver`."""
@@ -170,8 +107,6 @@ class _Assembler:
             self.waiting[group.number] = group
         self._do(op.MOVE, rows, group.number, self._list(fields), len(fields))
 
-    # ---- nodes -----------------------------------------------------------------------------------
-
     def _begin(self) -> None:
         """What is set off by the rows of all instances."""
         self._set_off(0, op.ROWS_REGISTER)
@@ -211,90 +146,6 @@ class _Assembler:
     def _emit(self, node: LinkedNode, rows: int, values: Sequence[int]) -> None:
         if node.output is not None:
             self._deliver(node.output, rows, values)
-
-    def _fetch_all(self, node: LinkedNode, rows: int, fields: Fields) -> list[int]:
-        return [self._fetch(node, k, rows, fields) for k in range(len(node.access))]
-
-    def _fetch(self, node: LinkedNode, position: int, rows: int, fields: Fields) -> int:
-        access = node.access[position]
-        if fields is not None and access.field is not None:
-            return fields[access.field]
-        return self._look_up(node.context, access, rows)
-
-    def _look_up(self, context: int, access: Access, rows: int) -> int:
-        if access.input is not None:
-            kind = self.linked.graph.inputs[access.input].type
-            assert isinstance(kind, TensorType)
-            if access.is_host and kind.dtype not in ("int64", "bool"):
-                raise NotNative("floats on the host")
-            number = 2 * access.input + access.is_host
-            return self._do(op.INPUT, rows, number, results=1)
-        for _ in access.above:
-            rows = self._column(rows, op.PARENT)
-        return self._column(rows, self.layout.column(context, access))
-
-    def _compute(
-        self, node: LinkedNode, operation: Compute, rows: int, fields: Fields
-    ) -> list[int]:
-        values = dict(zip(node.node.inputs, self._fetch_all(node, rows, fields), strict=True))
-        for step in operation.steps:
-            values[step.output] = self._step(step.name, step.operands, rows, values, step.output)
-        # a result that no row decides is still one for each row
-        return [
-            self._host(rows, op.COPY, values[wire])
-            if values[wire] < op.ROWS_REGISTER
-            else values[wire]
-            for wire in node.node.outputs
-        ]
-
-    def _step(
-        self,
-        name: str,
-        operands: Sequence[Wire | int | float | bool],
-        rows: int,
-        values: dict[Wire, int],
-        output: Wire,
-    ) -> int:
-        if dtype_of(output) not in ("int64", "bool"):
-            raise NotNative("floats on the host")
-        if name == "constant":
-            literal_kind(operands[0])
-            return self._constant(operands[0])  # type: ignore[arg-type]
-        if name in ("read_table", "table_length"):
-            taken = [values[item] if isinstance(item, Wire) else item for item in operands]
-            number = op.READ_TABLE if name == "read_table" else op.TABLE_LENGTH
-            if name == "read_table" and not isinstance(operands[1], Wire):
-                taken[1] = self._constant(operands[1])  # type: ignore[arg-type]
-            return self._do(number, rows, *taken, results=1)  # type: ignore[arg-type]
-        typed = [
-            (values[item], dtype_of(item), False)
-            if isinstance(item, Wire)
-            else (self._constant(item), literal_kind(item), True)  # type: ignore[arg-type]
-            for item in operands
-        ]
-        return emit_host_step(
-            name, typed, self.linked.default_dtype, lambda *words: self._host(rows, *words)
-        )
-
-    def _host(self, rows: int, number: int, *operands: int) -> int:
-        return self._do(op.HOST, rows, number, *operands, results=1)
-
-    def _primitive(self, node: LinkedNode, operation: Primitive, rows: int, fields: Fields) -> int:
-        kind = node.node.inputs[0].type
-        if not isinstance(kind, TensorType) or not kind.is_sequence:
-            raise NotNative(f"{operation.name} of what is no sequence")
-        values = self._fetch_all(node, rows, fields)
-        if operation.name == "Element":
-            return self._do(op.ELEMENT, rows, *values, results=1)
-        if operation.name == "Size" and operation.dimension == 0:
-            return self._length(node.node.inputs[0], rows, values[0])
-        raise NotNative(operation.name)
-
-    def _length(self, wire: Wire, rows: int, values: int) -> int:
-        name = op.TABLE_LENGTH if wire.home is Home.HOST else op.LENGTH
-        return self._do(name, rows, values, results=1)
-
-    # ---- control ---------------------------------------------------------------------------------
 
     def _switch(self, node: LinkedNode, operation: Switch, rows: int, fields: Fields) -> None:
         index = self._fetch(node, 0, rows, fields)

@@ -1,8 +1,8 @@
 """The loop of the kernel: picks the node that fires next and carries out its code.
 
 It fires what the plain machine fires, for the same rows in the same order. All state is in arrays,
-so that it can stop after a window of launches and go on later. One long function: arrays that grow
-are its local variables.
+so that it can stop after a window of launches and go on later. One long function, because arrays
+that grow are its local variables, and a call counts references to every array that it is given.
 """
 
 from __future__ import annotations
@@ -11,15 +11,9 @@ import numpy as np
 
 from penstock.plan.native import opcodes as op
 from penstock.plan.native.arena_kernel import BASE, LENGTH, refer, room
-from penstock.plan.native.compiler import compiled, compiled_at_once
-from penstock.plan.native.launch_kernel import (
-    HELD_RUN,
-    HELD_SEQUENCES,
-    launch,
-    upload,
-)
-from penstock.plan.native.row_kernel import (
-    RUNNING,
+from penstock.plan.native.compiler import compiled_at_once
+from penstock.plan.native.launch_kernel import HELD_RUN, HELD_SEQUENCES, launch, upload
+from penstock.plan.native.queue_kernel import (
     admissible,
     append_batch,
     deepest,
@@ -27,175 +21,11 @@ from penstock.plan.native.row_kernel import (
     most_urgent,
     remove_expanding,
     room_in_queues,
-    settle,
     take_all,
     take_some,
 )
-
-
-@compiled
-def calculate(name, count, heap, into, a, a_step, b, b_step, c, c_step):
-    """One host operation for many rows; False where some row has no result."""
-    if name == op.ADD:
-        for k in range(count):
-            heap[into + k] = heap[a + k * a_step] + heap[b + k * b_step]
-        return True
-    if name == op.EQUAL:
-        for k in range(count):
-            heap[into + k] = np.int64(heap[a + k * a_step] == heap[b + k * b_step])
-        return True
-    if name == op.LESS:
-        for k in range(count):
-            heap[into + k] = np.int64(heap[a + k * a_step] < heap[b + k * b_step])
-        return True
-    for k in range(count):
-        x, y = heap[a + k * a_step], heap[b + k * b_step]
-        if name == op.SUBTRACT:
-            z = x - y
-        elif name == op.MULTIPLY:
-            z = x * y
-        elif name == op.FLOOR_DIVIDE or name == op.REMAINDER:
-            if y == 0 or y == -1:
-                return False  # the plain machine knows what becomes of it
-            z = x // y if name == op.FLOOR_DIVIDE else x % y
-        elif name == op.NEGATE:
-            z = -x
-        elif name == op.ABSOLUTE:
-            z = abs(x)
-        elif name == op.COPY:
-            z = x
-        elif name == op.NOT_EQUAL:
-            z = np.int64(x != y)
-        elif name == op.LESS_EQUAL:
-            z = np.int64(x <= y)
-        elif name == op.AND:
-            z = x & y
-        elif name == op.OR:
-            z = x | y
-        elif name == op.XOR:
-            z = x ^ y
-        elif name == op.INVERT:
-            z = ~x
-        elif name == op.IS_TRUE:
-            z = np.int64(x != 0)
-        elif name == op.IS_FALSE:
-            z = np.int64(x == 0)
-        elif name == op.MINIMUM:
-            z = min(x, y)
-        elif name == op.MAXIMUM:
-            z = max(x, y)
-        else:
-            z = y if x != 0 else heap[c + k * c_step]
-        heap[into + k] = z
-    return True
-
-
-@compiled
-def split(rows, count, index, step, arms, is_cond, heap, top, dst, starts, sizes):
-    """The rows of each arm; False where an index chooses none."""
-    for arm in range(arms):
-        starts[dst + arm] = top
-        for k in range(count):
-            taken = heap[index + k * step]
-            if is_cond:
-                taken = np.int64(taken != 0)
-            elif taken < 0 or taken >= arms:
-                return False, top
-            if taken == arm:
-                heap[top] = heap[rows + k]
-                top += 1
-        sizes[dst + arm] = top - starts[dst + arm]
-    return True, top
-
-
-@compiled
-def read_elements(kind, count, heap, a, b, b_step, into, base, length, flat):
-    """Elements of tables or slots of sequences; negative indices count from the end."""
-    for k in range(count):
-        number, index = heap[a + k], heap[b + k * b_step]
-        if index < 0:
-            index += length[number]
-        if index < 0 or index >= length[number]:
-            return False
-        place = base[number] + index
-        heap[into + k] = flat[place] if kind == op.READ_TABLE else place
-    return True
-
-
-@compiled
-def longest_first(heap, counter, bound, count, into):
-    """The order of rows by the difference of two values, the largest first."""
-    below = heap[counter : counter + count] - heap[bound : bound + count]
-    heap[into : into + count] = np.argsort(below, kind="mergesort")
-
-
-@compiled
-def new_rows(context, count, heap, into, contexts, waits, frames, free_rows, live, scalars):
-    """Frames with no value yet, in a register at `into`; there is room for them."""
-    size, todo = contexts[context, op.FRAME_SIZE], contexts[context, op.FIRST_UNDONE]
-    slots, slot_count = contexts[context, op.SLOT_START], contexts[context, op.SLOT_COUNT]
-    pending, counters = contexts[context, op.PENDING_START], contexts[context, op.PENDING_COUNT]
-    first_wait = contexts[context, op.WAITS_START]
-    for k in range(count):
-        row = free_rows[context]
-        if row >= 0:
-            free_rows[context] = frames[row + op.PARENT]
-        else:
-            row = scalars[op.FRAME_TOP]
-            scalars[op.FRAME_TOP] += size
-        frames[row + op.CONTEXT], frames[row + op.UNDONE] = context, todo
-        for column in range(slot_count):
-            frames[row + slots + column] = -1
-        for counter in range(counters):
-            frames[row + pending + counter] = waits[first_wait + counter]
-        heap[into + k] = row
-    live[context] += count
-    scalars[op.LIVE_ROWS] += count
-    scalars[op.MOST_LIVE_ROWS] = max(scalars[op.MOST_LIVE_ROWS], scalars[op.LIVE_ROWS])
-
-
-@compiled
-def create(
-    rows, count, context, site, child, how, heap, into,
-    contexts, waits, frames, free_rows, live, limits, scalars,
-):  # fmt: skip
-    """New rows for rows: of a callee, of a loop's first or next iteration."""
-    if scalars[op.LIVE_ROWS] + count > limits[op.MOST_ROWS] + limits[op.INSTANCES]:
-        return False, frames
-    frames = room(frames, scalars[op.FRAME_TOP] + count * contexts[context, op.FRAME_SIZE])
-    new_rows(context, count, heap, into, contexts, waits, frames, free_rows, live, scalars)
-    for k in range(count):
-        row, new = heap[rows + k], heap[into + k]
-        parent, depth, iteration = row, frames[row + op.DEPTH], 0
-        if how == op.CALLED:
-            depth += 1
-            if depth > limits[op.MOST_DEPTH]:
-                return False, frames
-        elif how == op.NEXT:
-            parent, iteration = frames[row + op.PARENT], frames[row + op.COUNT] + 1
-            frames[parent + op.UNDONE] += 1
-            frames[row + op.SITE] = RUNNING
-        frames[new + op.PARENT], frames[new + op.SITE] = parent, site
-        frames[new + op.INSTANCE] = frames[row + op.INSTANCE]
-        frames[new + op.DEPTH], frames[new + op.COUNT] = depth, iteration
-        if child >= 0:
-            frames[row + child] = new
-    return True, frames
-
-
-@compiled_at_once
-def start_instances(count, contexts, waits, frames, free_rows, live, scalars):
-    """One row of the entry for each instance."""
-    rows = np.empty(count, np.int64)
-    frames = room(frames, count * contexts[0, op.FRAME_SIZE])
-    zero = np.int64(0)
-    new_rows(zero, count, rows, zero, contexts, waits, frames, free_rows, live, scalars)
-    for instance in range(count):
-        row = rows[instance]
-        frames[row + op.PARENT] = frames[row + op.INSTANCE] = instance
-        frames[row + op.SITE] = frames[row + op.DEPTH] = frames[row + op.COUNT] = 0
-        frames[row + op.UNDONE] += 1  # the beginning itself
-    return rows, frames
+from penstock.plan.native.row_kernel import create, settle
+from penstock.plan.native.value_kernel import calculate, longest_first, read_elements, split
 
 
 @compiled_at_once

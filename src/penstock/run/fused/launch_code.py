@@ -61,14 +61,21 @@ class Written:
     device: torch.device
     #: Whether it is added to what is there; slots may occur twice.
     is_added: bool = False
+    #: Whether it is added where something is, and written elsewhere: one more tensor tells for each
+    #: row whether something is there. No slot occurs twice.
+    is_merged: bool = False
 
-    def put(self, chunk: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> None:
+    def put(self, values: torch.Tensor, tensors: Iterator[torch.Tensor]) -> None:
         """Write it, or add it."""
+        chunk, index = next(tensors), next(tensors)
         values = values.reshape(index.shape[0], *self.shape)
         if self.is_added:
             chunk.index_add_(0, index, values)
-        else:
-            chunk.index_copy_(0, index, values)
+            return
+        if self.is_merged:
+            is_there = next(tensors).view(-1, *[1] * len(self.shape))
+            values = values + chunk.index_select(0, index).where(is_there, 0)
+        chunk.index_copy_(0, index, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +113,9 @@ class LaunchCode:
         given = []
         for written, values in zip(self.results, self.function(rows, *arguments), strict=True):
             if written is None:
-                given.append(values)
+                given.append(values.contiguous())  # other code takes it, which knows no strides
             else:
-                written.put(next(remaining), next(remaining), values)
+                written.put(values, remaining)
         return tuple(given)
 
     def compile(self) -> Compiled:
@@ -130,7 +137,9 @@ class LaunchCode:
         """Which of the tensors are slots."""
         is_slots: list[bool] = []
         for part in (*self.parts, *self.results):
-            if isinstance(part, Written) or (part and part.origin is Origin.GATHERED):
+            if isinstance(part, Written):
+                is_slots += [False, True, False] if part.is_merged else [False, True]
+            elif part and part.origin is Origin.GATHERED:
                 is_slots += [False, True]
             elif part is not None:
                 is_slots.append(False)
@@ -155,10 +164,12 @@ class LaunchCode:
                 add(_values(draw, (chunk, *part.shape), part.dtype).to(part.device), {0})
                 picked = torch.randperm(chunk, generator=draw)[:rows]
                 add(picked.clone().to(part.device), {0})
+                if isinstance(part, Written) and part.is_merged:
+                    add((torch.arange(rows) % 2 == 0).to(part.device), {0})
             elif part.origin is Origin.GIVEN:
                 add(_values(draw, (rows, *part.shape), part.dtype).to(part.device), {0})
             else:
-                add(_values(draw, part.shape, part.dtype).to(part.device), set())
+                add(_weights(draw, part.shape, part.dtype).to(part.device), set())
         return examples, free
 
     def _check(self, compiled: Compiled, rows: int) -> None:
@@ -203,6 +214,14 @@ def _values(draw: torch.Generator, shape: tuple[int, ...], dtype: torch.dtype) -
     if dtype.is_floating_point:
         return torch.randn(shape, generator=draw).to(dtype)
     return torch.zeros(shape, dtype=dtype)
+
+
+def _weights(draw: torch.Generator, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Random floats such that a product keeps the size of what it is given: in a chain of products
+    that makes it larger, so do differences in the last bits.
+    """
+    values = _values(draw, shape, dtype)
+    return values / shape[-1] ** 0.5 if dtype.is_floating_point and len(shape) > 1 else values
 
 
 def _seconds(call: Callable[[], object], device: torch.device, repeats: int = 5) -> float:

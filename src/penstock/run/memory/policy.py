@@ -109,27 +109,3 @@ def default_policy(policy: Policy | None) -> AbstractContextManager[None]:
     if policy is None or _current.get() is not None:
         return nullcontext()
     return policy_scope(policy)
-
-
-def refuse_recompute(policy: Policy) -> None:
-    """Raise an error if launches of several devices were to run again."""
-    if policy.kind == "recompute":
-        raise ArgumentError(
-            report(
-                "memory: a program that is placed on several devices does not run launches again.",
-                facts=[("policy", str(policy)), ("devices", "chosen with ps.device")],
-                todo='Use ps.memory("swap"), or leave ps.device out.',
-            )
-        )
-
-
-def refuse_on_devices(policy: Policy) -> None:
-    """Raise an error if a policy is to hold where several processes save values."""
-    if policy.kind != "keep":
-        raise ArgumentError(
-            report(
-                "memory: a program that several processes run keeps what it saves.",
-                facts=[("policy", str(policy)), ("devices", "of several ranks")],
-                todo='Use ps.memory("keep").',
-            )
-        )

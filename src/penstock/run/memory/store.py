@@ -107,7 +107,7 @@ class Store:
         room = self.early * (self.budget - self.beside)
         while self._unsent and self.bytes - self._copied > room:
             oldest = next(iter(self._unsent))
-            if self.instead is None or not self.instead(oldest):
+            if not self._has_gone(oldest):
                 self._send(oldest)
 
     def shrink(self) -> int:
@@ -116,6 +116,12 @@ class Store:
         self.budget = before // 2
         self.make_room()
         return before - self.bytes
+
+    def _has_gone(self, each: Parcel) -> bool:
+        """Do something else than to send a parcel, if there is; what else is dropped for that may
+        make it leave too.
+        """
+        return self.instead is not None and (self.instead(each) or each not in self._unsent)
 
     def _send(self, each: Parcel) -> None:
         if each.device not in self._backings:
@@ -128,7 +134,7 @@ class Store:
     def _leave(self, each: Parcel) -> None:
         """Let a parcel leave memory."""
         if each.away is None:
-            if self.instead is not None and self.instead(each):
+            if self._has_gone(each):
                 return
             self._send(each)
         assert each.away is not None

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from penstock.calls.autocast import OFF, Autocast
 from penstock.ir.graph import Block, Graph
@@ -29,15 +29,18 @@ def native_loops(is_on: bool) -> Iterator[None]:
         _is_on.reset(token)
 
 
-def make_graph(program: Program, default_dtype: str, autocast: Autocast) -> Graph:
+def make_graph(
+    program: Program, default_dtype: str, autocast: Autocast, *, opens_windows: bool = False
+) -> Graph:
     """The graph of a program, with loops closed that can run as native code."""
+    make = partial(program_to_graph, program, default_dtype, opens_windows=opens_windows)
     if not _is_on.get() or autocast != OFF:
-        return program_to_graph(program, default_dtype)
-    graph = program_to_graph(program, default_dtype, closes_loops=True)
+        return make()
+    graph = make(closes_loops=True)
     if has_numba() or not _has_closed_loops(graph):
         return graph
     _say_what_is_missing()
-    return program_to_graph(program, default_dtype)
+    return make()
 
 
 def is_closed_loop(block: Block) -> bool:

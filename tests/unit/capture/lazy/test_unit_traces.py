@@ -16,7 +16,7 @@ from penstock.capture.lazy.guarded_values import original_of
 from penstock.capture.lazy.mode import RecordingMode
 from penstock.capture.lazy.module_changes import changes
 from penstock.capture.lazy.patches import mark_unit, patched
-from penstock.capture.lazy.unit_traces import MODULE_CALL, traces_of
+from penstock.capture.lazy.unit_traces import MODULE_CALL, MOST_CALLS, MOST_VALUES, traces_of
 from penstock.capture.lazy.units import Refusal, Unit, describe_call
 from penstock.ir.graph import Home
 from penstock.run.blocks import RunnableBlock
@@ -284,6 +284,36 @@ def test_refusals_are_cached():
     misses = traces.misses
     refusal_of(module, torch.ones(3))
     assert traces.misses == misses
+
+
+class Repeated(nn.Module):
+    def forward(self, x, times):
+        for _ in range(times):
+            x = x.sin()
+        return x
+
+
+def test_what_is_long_is_no_unit_unless_it_is_asked_for():
+    module, x = Repeated(), torch.randn(3)
+    kept = find(MODULE_CALL, module, (x, 2), key=2)
+    found = find(MODULE_CALL, module, (x, MOST_CALLS + 1), key=65)
+    assert isinstance(found, Refusal)
+    assert (
+        found.reason
+        == f"is long: {MOST_CALLS + 1} torch calls, and {MOST_CALLS} are the most unasked"
+    )
+    assert isinstance(find(MODULE_CALL, module, (x, 3), key=3), Refusal)  # not traced any more
+    assert find(MODULE_CALL, module, (x, 2), key=2) is kept
+    asked = mark_unit(lambda x, times: Repeated.forward(None, x, times))
+    assert isinstance(find(original_of(asked), None, (x, MOST_CALLS + 1)), Unit)
+
+
+def test_a_function_has_units_for_few_values_of_arguments_that_are_no_tensors():
+    module, x = Repeated(), torch.randn(3)
+    found = [find(MODULE_CALL, module, (x, n), key=n) for n in range(1, MOST_VALUES + 2)]
+    assert all(isinstance(unit, Unit) for unit in found[:MOST_VALUES])
+    assert found[-1].reason == "has other arguments than tensors, 8 so far"
+    assert isinstance(find(MODULE_CALL, module, (torch.randn(4), 1), key="other kinds"), Unit)
 
 
 def test_objects_and_calls_without_tensors_are_refused():

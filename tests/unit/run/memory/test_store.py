@@ -188,3 +188,22 @@ def test_a_small_part_of_a_storage_travels_alone():
     assert part.untyped_storage().nbytes() == part.nbytes
     assert list(storage_sizes(whole).values()) == [base.nbytes]
     assert list(storage_sizes([base[:1]]).values()) == [base[:1].nbytes]
+
+
+def test_a_parcel_may_leave_while_it_is_asked_what_else_to_do(backing):
+    """To drop others makes room, and may let the very parcel leave."""
+    store = Store(300)
+    first = put(store, 1)
+
+    def instead(parcel):
+        if parcel is first and parcel.away is None:
+            store.instead = None
+            store.budget = 0
+            store.make_room()
+        return False
+
+    store.instead = instead
+    put(store, 2)
+    put(store, 3)
+    assert backing.log.count("send 1") == 1
+    assert not first.is_here
