@@ -15,7 +15,7 @@ from penstock.plan.limits import Limits
 from penstock.plan.machine import Steps
 from penstock.plan.placed import PlacedPlanner
 from penstock.plan.schedule import Array, Chunk, Instruction, Kind
-from penstock.run.runner import merged
+from penstock.run.arenas import merged
 
 if TYPE_CHECKING:
     from penstock.distributed.run import Placing

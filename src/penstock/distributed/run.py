@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.autodiff.tape import TapedRun
+from penstock.autodiff.taped_run import TapedRun
 from penstock.distributed.agreement import agree_on_call
 from penstock.distributed.course import Course
 from penstock.distributed.kept_plans import Known, PlacedPlan, Stage, plans_of

@@ -7,12 +7,13 @@ is a view.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from penstock.plan.schedule import Integers, Kind, Picks, Span, slot_count
+from penstock.plan.schedule import Chunk, Integers, Kind, Picks, Span, slot_count
 from penstock.run.capturing import refuse_while_capturing
 
 
@@ -180,3 +181,15 @@ class Arena:
             index = self.index(slots[mine] - self.starts[number])
             part = values if len(mine) == len(slots) else values.index_select(0, self.index(mine))
             self.chunks[number].index_copy_(0, index, part)
+
+
+def merged(chunks: Iterable[Chunk]) -> tuple[Chunk, ...]:
+    """Chunks of one arena that follow each other become one."""
+    merged: dict[int, list[Chunk]] = {}
+    for chunk in chunks:
+        parts = merged.setdefault(chunk.arena, [])
+        if parts and parts[-1].start + parts[-1].count == chunk.start:
+            last = parts.pop()
+            chunk = last._replace(count=last.count + chunk.count)
+        parts.append(chunk)
+    return tuple(part for parts in merged.values() for part in parts)

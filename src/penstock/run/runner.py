@@ -28,7 +28,7 @@ from penstock.plan.schedule import (
     Store,
     Unpad,
 )
-from penstock.run.arenas import Arena, Mirror
+from penstock.run.arenas import Arena, Mirror, merged
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
 from penstock.run.capturing import refuse_while_capturing
@@ -293,15 +293,3 @@ class Runner:
             raise RowFault(error.fault, self.failed_instance, source) from None
         row = note_launch(error, step.block, arguments, step.instances, self.numbers)
         self.failed_instance = None if row is None else int(step.instances[row])
-
-
-def merged(chunks: Iterable[Chunk]) -> tuple[Chunk, ...]:
-    """Chunks of one arena that follow each other become one."""
-    merged: dict[int, list[Chunk]] = {}
-    for chunk in chunks:
-        parts = merged.setdefault(chunk.arena, [])
-        if parts and parts[-1].start + parts[-1].count == chunk.start:
-            last = parts.pop()
-            chunk = last._replace(count=last.count + chunk.count)
-        parts.append(chunk)
-    return tuple(part for parts in merged.values() for part in parts)
