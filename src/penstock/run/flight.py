@@ -65,9 +65,9 @@ class Message:
 class Flight:
     """The tasks of one call."""
 
-    def __init__(self, devices: Sequence[Device]) -> None:
+    def __init__(self, devices: Sequence[Device], user: str = "") -> None:
         self.devices = devices
-        self._queues = [find_queue(device) for device in devices]
+        self._queues = [find_queue(device, user) for device in devices]
         self._contexts = [copy_context() for _ in devices]
         self._is_inference = torch.is_inference_mode_enabled()
         #: Where the caller's own work on an accelerator goes, and that of CPU devices.

@@ -51,16 +51,19 @@ class DeviceQueue:
             del task  # it holds the values of its call
 
 
-_queues: dict[Device, DeviceQueue] = {}
+#: By device and by who uses it.
+_queues: dict[tuple[Device, str], DeviceQueue] = {}
 _lock = threading.Lock()
 
 
-def find_queue(device: Device) -> DeviceQueue:
-    """The queue of a device, made when it is first asked for."""
+def find_queue(device: Device, user: str = "") -> DeviceQueue:
+    """The queue of a device, made when it is first asked for. Those of different users never wait
+    for each other.
+    """
     with _lock:
-        if device not in _queues:
-            _queues[device] = DeviceQueue(device)
-        return _queues[device]
+        if (device, user) not in _queues:
+            _queues[device, user] = DeviceQueue(device)
+        return _queues[device, user]
 
 
 def put_tasks(tasks: Sequence[tuple[DeviceQueue, Sequence[Task]]], note: Task) -> None:
