@@ -143,7 +143,9 @@ class Reversal(GradientsSoFar):
         held = {k: mask for k, mask in masks.items() if mask is not None}
         if not held:
             return ()
-        partial = [k for k in held if not self._is_whole(page.launch.targets[k])]
+        partial = [
+            k for k, mask in held.items() if not self._is_whole(page.launch.targets[k], mask)
+        ]
         if not partial:
             return (self._half(page, tuple(held), None, ()),)
         found = patterns(held, rows, page.form)
