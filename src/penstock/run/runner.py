@@ -54,6 +54,7 @@ from penstock.run.prepared import (
 )
 from penstock.run.recording import CallRecorder
 from penstock.run.straight import Note
+from penstock.run.uploads import unchanging
 
 
 class Space(Protocol):
@@ -123,7 +124,7 @@ class Runner:
         if mirror not in self.mirrors:
             refuse_while_capturing()
             values = self.arenas[mirror.arena].chunks[mirror.chunk]
-            self.mirrors[mirror] = values.to(mirror.device, non_blocking=True)
+            self.mirrors[mirror] = unchanging(values).to(mirror.device, non_blocking=True)
         return self.mirrors[mirror]
 
     def extents(self) -> list[tuple[Kind, int]]:
