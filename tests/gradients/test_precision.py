@@ -136,3 +136,18 @@ def test_weights_are_cast_once_per_call():
     casts = [uniform for uniform in graph.uniforms if uniform.inputs]
     assert [uniform.node.operation.name for uniform in casts] == ["torch.Tensor.to"] * 2
     assert_close(gradients(rows, (x, layer.weight)), gradients(eager, (x, layer.weight)))
+
+
+def test_the_conjugate_of_a_complex_number_in_the_program():
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+
+    @ps.function
+    def turn(x):
+        return (torch.exp(x * (0.5 + 1j)) * (1 - 2j)).imag
+
+    expected = (torch.exp(x * (0.5 + 1j)) * (1 - 2j)).imag
+    cotangent = torch.randn_like(expected)
+    found, known = (
+        torch.autograd.grad(y, x, cotangent)[0] for y in (turn.map(x, out="stack"), expected)
+    )
+    torch.testing.assert_close(found, known)

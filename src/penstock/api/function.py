@@ -167,7 +167,7 @@ class Function:
 
     def graph(self, *args: Any, **kwargs: Any) -> Any:
         """The graph of primitives that a call with these arguments runs."""
-        return self._runs.executable(self._entry(args, kwargs)).graph
+        return self._runs.form_of(self._entry(args, kwargs)).graph
 
     def schedule(self, *columns: Any, **shared: Any) -> Any:
         """What a map over these columns launches, in order."""

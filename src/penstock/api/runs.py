@@ -80,7 +80,7 @@ class Runs:
         entry = self.entry_for(batch)
         values = [column.values for column in batch.inputs]
         captures = _captures(entry, batch)
-        return self.executable(entry).schedule(values, captures, batch.count, batch.numbers)
+        return self.form_of(entry).schedule(values, captures, batch.count, batch.numbers)
 
     def rows_or_errors(self, batch: Batch, seed: Seed) -> list[Any]:
         """The outputs of all instances; those that fail are found by halving."""
@@ -159,7 +159,7 @@ class Runs:
         """Each output of the program: a list of rows, or one tensor of all rows."""
         values = [column.values for column in batch.inputs]
         captures = _captures(entry, batch)
-        executable = self._form_of(entry)
+        executable = self.form_of(entry)
         call = (executable, values, captures, batch.count, batch.numbers, seed)
         with naming_assertions(entry.traced.assertions):
             if is_spread(executable):
@@ -170,7 +170,7 @@ class Runs:
             columns = executable.run(values, captures, batch.count, batch.numbers, seed)
             return [column.stacked() if is_joined else column.rows() for column in columns]
 
-    def _form_of(self, entry: Entry) -> Any:
+    def form_of(self, entry: Entry) -> Any:
         """The program, compiled, as it pays to run it now."""
         executable = self.executable(entry)
         with default_policy(self._options["memory"]):

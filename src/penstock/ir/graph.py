@@ -249,6 +249,8 @@ class Context:
     source: Source | None = None
     #: What the parent's random key is mixed with, before the iteration or element.
     key_path: tuple[int, ...] = ()
+    #: How many iterations of the user's loop are one of this loop.
+    window: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -114,6 +114,8 @@ class Loop:
     body: Body
     maximum_iterations: int | None = None
     parallel_iterations: int | None = None
+    #: How many iterations of the user's loop the body is.
+    window: int = 1
 
 
 @dataclass(frozen=True, slots=True)

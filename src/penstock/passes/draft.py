@@ -57,6 +57,7 @@ class Draft:
     exits: list[Wire] = field(default_factory=list)
     maximum_iterations: int | None = None
     parallel_iterations: int | None = None
+    window: int = 1
 
     @property
     def trunk(self) -> Arm:
@@ -116,6 +117,7 @@ def finish(drafts: Sequence[Draft], nodes: Mapping[int, Sequence[Node]]) -> tupl
             draft.parallel_iterations,
             draft.source,
             draft.key_path,
+            draft.window,
         )
         for draft in drafts
     )

@@ -41,6 +41,9 @@ def lower_loop(lowering: Lowering, node: Node, arm: Arm) -> None:
     inner = lowering.new_inner("loop", node, arm)
     inner.maximum_iterations = loop.maximum_iterations
     inner.parallel_iterations = loop.parallel_iterations
+    inner.window = loop.window
+    if loop.window > 1:
+        inner.name += f".by{loop.window}"
     carried = _define_inputs(lowering, loop.condition.inputs, inner)
     exit_arm, body_arm = _lower_iteration(lowering, loop, node, inner)
     inner.outputs = _bring_all(lowering, loop.body.outputs, carried, body_arm)

@@ -102,9 +102,8 @@ class _Opening:
     def _widened(self, loop: Operation, size: int) -> Loop:
         """The loop that runs `size` iterations at a time, while so many are left."""
         assert isinstance(loop, Loop)
-        return replace(
-            loop, condition=self._shifted(loop, size - 1), body=self._repeated(loop.body, size)
-        )
+        condition, body = self._shifted(loop, size - 1), self._repeated(loop.body, size)
+        return replace(loop, condition=condition, body=body, window=size)
 
     def _shifted(self, loop: Loop, ahead: int) -> Body:
         """Whether the condition holds so many iterations ahead."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.ir.graph import Call, Enter, Fork, Graph, Node
+from penstock.ir.graph import Call, Context, Enter, Fork, Graph, Node
 
 
 def repetition(graph: Graph, node: Node) -> str | None:
@@ -14,13 +14,19 @@ def repetition(graph: Graph, node: Node) -> str | None:
         index = work.pop(0)
         context = graph.contexts[index]
         if context.kind == "loop":
-            return f"the loop {context.name}"
+            return _loop_in_words(context)
         if _opens_itself(index, openers):
             return f"the recursion of {context.name}"
         above = [opener for opener in openers.get(index, ()) if opener not in seen]
         seen.update(dict.fromkeys(above))
         work.extend(above)
     return None
+
+
+def _loop_in_words(loop: Context) -> str:
+    if loop.window == 1:
+        return f"the loop {loop.name}"
+    return f"the loop {loop.name}, {loop.window} iterations at a time,"
 
 
 def _openers(graph: Graph) -> dict[int, list[int]]:

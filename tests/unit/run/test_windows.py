@@ -34,6 +34,20 @@ def test_twenty_iterations_are_two_windows_and_four_single_ones():
     assert launches_of(program) == 20
 
 
+def test_what_ran_and_what_would_run_is_told_of_windows_and_single_iterations():
+    program = make_program()
+    with loop_windows(True):
+        with ps.profile() as run:
+            program.map(ROWS)
+        first, second = run.explain().split("\n\n")[:2]
+        assert "last.loop.by8, 8 iterations at a time, ran serially, 2 launches" in first
+        assert "The loop last.loop ran serially, 4 launches" in second
+        assert len(program.schedule(ROWS).launches) == 6
+        assert "enter last.loop.by8(" in str(program.graph(ROWS[0]))
+    assert len(program.schedule(ROWS).launches) == 20
+    assert "by8" not in str(program.graph(ROWS[0]))
+
+
 def test_a_program_changes_to_windows_once_that_pays(monkeypatch):
     program = make_program()
     monkeypatch.setattr(windows, "SAVING", windows.PRICE / 300)

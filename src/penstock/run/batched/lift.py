@@ -77,7 +77,8 @@ class _Lift:
                 outputs = self.common([node.args[0] for node in nodes])
                 continue
             if _wraps_number(nodes[0]):
-                self.steps[nodes[0]] = self.common([node.args[0] for node in nodes])
+                number = self.common([node.args[0] for node in nodes])
+                self.steps[nodes[0]] = number.conjugate() if _conjugates(nodes[0]) else number
                 continue
             step = self.steps[nodes[0]] = self.step(nodes)
             (inputs if nodes[0].op == "placeholder" else steps).append(step)
@@ -169,8 +170,15 @@ def _is_literal(node: torch.fx.Node) -> bool:
 
 
 def _wraps_number(node: torch.fx.Node) -> bool:
-    """vmap casts the number in `x * 3` where x is 0-d; the number itself means the same."""
-    return node.target is torch.ops.aten._to_copy.default and not node.all_input_nodes
+    """vmap casts the number in `x * 3` where x is 0-d; the number itself means the same. The
+    gradient of a product with a complex number has its conjugate.
+    """
+    is_cast = node.target is torch.ops.aten._to_copy.default or _conjugates(node)
+    return is_cast and not node.all_input_nodes
+
+
+def _conjugates(node: torch.fx.Node) -> bool:
+    return node.target is torch.ops.aten._conj.default
 
 
 def _same_tensor(left: torch.Tensor, right: torch.Tensor) -> bool:
