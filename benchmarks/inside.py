@@ -20,7 +20,7 @@ from torch import Tensor
 import penstock as ps
 from penstock.autodiff.bounded.runs import Bounded
 from penstock.autodiff.page import Page
-from penstock.autodiff.tape import TapedRun
+from penstock.autodiff.taped_run import TapedRun
 from penstock.capture.lazy import session
 from penstock.capture.lazy.fibers import Fibers
 from penstock.capture.lazy.library import library

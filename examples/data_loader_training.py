@@ -6,6 +6,7 @@ a loop over samples would have.
 
 from __future__ import annotations
 
+import argparse
 import random
 
 import torch
@@ -97,6 +98,7 @@ def one_by_one(model, batch):
 
 def main():
     """Train in both ways, to the same losses, dropout included."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     mapped, plain = train(ps.map), train(one_by_one)
     torch.testing.assert_close(torch.tensor(mapped), torch.tensor(plain), rtol=1e-3, atol=1e-4)
     print("mean losses", " ".join(f"{loss:.3f}" for loss in mapped))

@@ -6,6 +6,7 @@ Trees are made up; the model is plain per-sample code.
 
 from __future__ import annotations
 
+import argparse
 import random
 
 import torch
@@ -93,6 +94,7 @@ def one_by_one(model, trees):
 
 def main():
     """Train in both ways, to the same losses."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     mapped, correct = train(ps.map)
     plain, plain_correct = train(one_by_one)
     torch.testing.assert_close(torch.tensor(mapped), torch.tensor(plain), rtol=1e-6, atol=1e-8)

@@ -6,6 +6,7 @@ Each decision is read from the device with `.item()`, so no two sentences take t
 
 from __future__ import annotations
 
+import argparse
 import random
 
 import torch
@@ -73,6 +74,7 @@ class ShiftReduceEncoder(nn.Module):
 
 def main():
     """The same vectors and actions in both ways, in launches of one sentence."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     torch.manual_seed(0)
     rng = random.Random(0)
     encoder = ShiftReduceEncoder().double()

@@ -6,6 +6,7 @@ the node. Trees and scores are made up. Nothing in the model knows of Penstock.
 
 from __future__ import annotations
 
+import argparse
 import random
 import time
 
@@ -120,6 +121,7 @@ def one_by_one(model, pairs):
 
 def main():
     """One training step in both ways."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     torch.manual_seed(0)
     model = Relatedness().double()
     pairs, targets = made_up_pairs(24, seed=1)

@@ -70,6 +70,19 @@ def test_a_rank_that_raises_is_quoted_by_the_others(found):
     assert other["seconds"] < SOON
 
 
+def test_a_branch_of_a_kept_plan_that_has_failed_is_planned_once_more(found):
+    other, failing = found["failure_in_a_new_branch"]
+    assert failing["error"] == "ValueError"
+    assert "rank 1 failed in call 2: ValueError: out of luck" in other["text"]
+    for entry in found["the_branch_once_more"]:
+        assert entry["error"] == entry["again"] == "", entry["text"]
+
+
+def test_calls_of_two_threads_are_never_mixed(found):
+    for entry in found["two_threads"]:
+        assert entry["error"] == entry["again"] == "", entry["text"]
+
+
 def test_a_message_beyond_the_limit_is_an_error_that_names_rank_and_operation(found):
     waiting, _ = found["late_message"]
     assert waiting["error"] == "ProcessError"

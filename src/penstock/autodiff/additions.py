@@ -11,13 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 
 from penstock.autodiff.contract import Contraction
-from penstock.autodiff.gradients import Accumulate, Slots, as_array, as_slots, count_of
+from penstock.autodiff.gradients import (
+    Accumulate,
+    GradientArena,
+    Slots,
+    as_array,
+    as_slots,
+    count_of,
+)
 from penstock.plan.schedule import Integers, Picks, Shared, Span
 from penstock.run.fused.indices import FindIndex
 
@@ -77,7 +84,7 @@ class SlotAddition(Addition):
     #: Whether they are the first and only ones: they are written.
     is_first: bool
     #: Finds the slots that have no gradient yet, where others have.
-    missing: FindIndex | None
+    missing: FindIndex | None = None
     #: For each slot whether it has a gradient already, where compiled code may add to it: no slot
     #: occurs twice, also not among those of other operands.
     held: torch.Tensor | None = None
@@ -109,7 +116,8 @@ def find_additions(
     """For each operand how its gradient is added, for the rows of its mask where there is one."""
     additions: list[Addition] = []
     is_masked = any(mask is not None for mask in masks)
-    apart = set() if is_masked else _apart(reversal, page, index, places)
+    slots = {} if is_masked else _slots(page, index, places)
+    looks = _look(reversal, page, slots)
     for operand, place, mask in zip(page.operands, places, masks, strict=True):
         if place is None:
             continue
@@ -120,34 +128,49 @@ def find_additions(
             additions.append(Collection(key, source.wire, place))
         elif isinstance(source, Shared):
             additions.append(UniformAddition(source.wire, place))
+        elif operand in slots:
+            look = looks[source.arena]  # type: ignore[union-attr]
+            found = _slot_addition(reversal, page, operand, place, index, slots[operand], look)
+            additions.append(found)
         else:
-            is_apart = source.arena in apart  # type: ignore[union-attr]
-            additions.append(_slot_addition(reversal, page, operand, place, index, mask, is_apart))
+            additions.append(_masked_addition(reversal, page, operand, place, index, mask))
     return tuple(additions)
 
 
-def _apart(
-    reversal: Reversal,
-    page: Page,
-    index: Integers | None,
-    places: Sequence[int | Contraction | None],
-) -> set[int]:
-    """The arenas in which no slot gets two gradients: one look at the slots of several operands
-    takes less time than many looks.
-    """
-    sources: dict[int, list[Slots]] = {}
-    for operand, place in zip(page.operands, places, strict=True):
-        source = page.launch.operands[operand]
-        if isinstance(place, int) and isinstance(source, (Span, Picks)):
-            slots = row_slots(source, page.rows, index)
-            sources.setdefault(source.arena, []).append(slots)
+def _slots(
+    page: Page, index: Integers | None, places: Sequence[int | Contraction | None]
+) -> dict[int, Slots]:
+    """The slots of the operands that have gradients there."""
+    operands = page.launch.operands
     return {
-        number
-        for number, slots in sources.items()
-        if reversal.arena(number).are_distinct(
-            slots[0] if len(slots) == 1 else np.concatenate(list(map(as_array, slots)))
-        )
+        operand: row_slots(operands[operand], page.rows, index)  # type: ignore[arg-type]
+        for operand, place in zip(page.operands, places, strict=True)
+        if isinstance(place, int) and isinstance(operands[operand], (Span, Picks))
     }
+
+
+class _Look(NamedTuple):
+    """What is known of the slots of all operands in an arena together."""
+
+    #: Whether no slot occurs twice.
+    is_apart: bool
+    #: Whether, besides, none had a gradient before: they all have one now.
+    is_first: bool
+
+
+def _look(reversal: Reversal, page: Page, slots: Mapping[int, Slots]) -> dict[int, _Look]:
+    """One look at the slots of several operands takes less time than many looks."""
+    sources: dict[int, list[Slots]] = {}
+    for operand, where in slots.items():
+        source = page.launch.operands[operand]
+        sources.setdefault(source.arena, []).append(where)  # type: ignore[union-attr]
+    looks = {}
+    for number, found in sources.items():
+        arena = reversal.arena(number)
+        together = found[0] if len(found) == 1 else np.concatenate([*map(as_array, found)])
+        is_apart = arena.are_distinct(together)
+        looks[number] = _Look(is_apart, is_apart and arena.take_first(together, are_distinct=True))
+    return looks
 
 
 def _slot_addition(
@@ -156,9 +179,36 @@ def _slot_addition(
     operand: int,
     place: int,
     index: Integers | None,
-    mask: torch.Tensor | None,
-    is_apart: bool,
+    slots: Slots,
+    look: _Look,
 ) -> SlotAddition:
+    source = page.launch.operands[operand]
+    assert isinstance(source, (Span, Picks))
+    arena, find = reversal.arena(source.arena), reversal.finding(page, source, index)
+    is_first = look.is_first or arena.take_first(slots, are_distinct=look.is_apart)
+    addition = SlotAddition(operand, place, source.arena, slots, find, is_first)
+    if not is_first:
+        if look.is_apart and arena.device.type == "cpu":  # elsewhere it would have to travel
+            addition.held = torch.from_numpy(arena.present[slots].copy())
+        addition.missing = _missing(reversal, arena, slots)
+    return addition
+
+
+def _missing(reversal: Reversal, arena: GradientArena, slots: Slots) -> FindIndex | None:
+    """Finds the slots that have had no gradient yet, if there are some; they have one now."""
+    without = arena.take_more(slots)
+    return reversal.indices.wait(without, arena.device) if len(without) else None
+
+
+def _masked_addition(
+    reversal: Reversal,
+    page: Page,
+    operand: int,
+    place: int,
+    index: Integers | None,
+    mask: torch.Tensor | None,
+) -> SlotAddition:
+    """The same for the rows of a mask, where there is one."""
     source = page.launch.operands[operand]
     assert isinstance(source, Span | Picks)
     arena = reversal.arena(source.arena)
@@ -166,14 +216,10 @@ def _slot_addition(
     if chosen is not None:
         index = chosen.numpy() if index is None else index[chosen.numpy()]
     slots, find = row_slots(source, page.rows, index), reversal.finding(page, source, index)
-    is_first = arena.take_first(slots, are_distinct=is_apart)
-    addition = SlotAddition(operand, place, source.arena, slots, find, is_first, None, None, chosen)
+    is_first = arena.take_first(slots)
+    addition = SlotAddition(operand, place, source.arena, slots, find, is_first, chosen=chosen)
     if not is_first:
-        if is_apart and arena.device.type == "cpu":  # elsewhere it would have to travel
-            addition.held = torch.from_numpy(arena.present[slots].copy())
-        without = arena.take_more(slots)
-        if len(without):
-            addition.missing = reversal.indices.wait(without, arena.device)
+        addition.missing = _missing(reversal, arena, slots)
     return addition
 
 

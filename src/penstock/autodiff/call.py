@@ -23,7 +23,7 @@ from penstock.run.recording import CallRecorder
 from penstock.run.seeds import Seed
 
 if TYPE_CHECKING:
-    from penstock.autodiff.tape import TapedRun
+    from penstock.autodiff.taped_run import TapedRun
 
 
 @dataclass(frozen=True, slots=True)

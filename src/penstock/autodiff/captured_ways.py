@@ -16,7 +16,8 @@ import torch
 
 from penstock.autodiff.page import Page, second_backward
 from penstock.autodiff.reverse import Reversal
-from penstock.autodiff.tape import Entry, TapedRun, Taping
+from penstock.autodiff.tape import Entry, Taping
+from penstock.autodiff.taped_run import TapedRun
 from penstock.autodiff.versions import check_version
 from penstock.autodiff.way_back import WayBack
 from penstock.run.capturing import capture

@@ -19,7 +19,7 @@ from penstock.autodiff.call import DifferentiableCall, find_tensors
 from penstock.autodiff.ends import CallEnds
 from penstock.autodiff.poured import PouredTape
 from penstock.autodiff.queued import QueuedTapedRun
-from penstock.autodiff.tape import TapedRun
+from penstock.autodiff.taped_run import TapedRun
 from penstock.run.engine import Columns
 from penstock.run.executable import Executable
 from penstock.run.faults import Numbers, user_errors

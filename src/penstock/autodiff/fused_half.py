@@ -8,7 +8,7 @@ rows only.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -86,22 +86,25 @@ class FusedHalf:
 
     def _take(self, reversal: Reversal, page: Page, half: Half) -> None:
         form, launch, tensors = self.form, page.launch, self.tensors
+        # On a CPU slots are tensors at once.
+        self.is_found = form.form.code.device.type == "cpu"
+        found: Callable[[FindIndex], Any] = _now if self.is_found else _later
         rows = _positions(reversal, page, half, form.form.code.device)
         for position, entries in form.saved:
             self.saved.append((len(tensors), position, entries))
-            tensors += (None, rows) if entries else (None,)
+            tensors += (None, found(rows)) if entries else (None,)
         for operand in form.uniforms:
             self.wires.append((len(tensors), launch.operands[operand].wire))  # type: ignore[union-attr]
             tensors.append(None)
         for result in half.pattern:
             target = launch.targets[result]
             self.arenas.append((len(tensors), target.arena))
-            tensors += (None, reversal.finding(page, target, half.index))
+            tensors += (None, found(reversal.finding(page, target, half.index)))
         assert half.additions is not None
         for addition in half.additions:
             if isinstance(addition, SlotAddition) and addition.operand in form.written:
                 self.arenas.append((len(tensors), addition.arena))
-                tensors += (None, addition.find)
+                tensors += (None, found(addition.find))
                 if addition.held is not None:
                     tensors.append(addition.held)
 
@@ -136,6 +139,14 @@ class FusedHalf:
         return tensors
 
 
+def _now(find: FindIndex) -> torch.Tensor:
+    return find()
+
+
+def _later(find: FindIndex) -> FindIndex:
+    return find
+
+
 def bind_half(reversal: Reversal, page: Page, half: Half) -> FusedHalf | None:
     """The half of some rows of a launch, if it can be run compiled."""
     form = page.form
@@ -161,7 +172,7 @@ def bind_half(reversal: Reversal, page: Page, half: Half) -> FusedHalf | None:
 
 def _kind(reversal: Reversal, source: Any) -> object:
     """What halves with the same code have in common; None for what has no code."""
-    return None if source.length is not None else reversal.extents[source.arena][0]
+    return None if source.length is not None else reversal.arena(source.arena).likeness
 
 
 def _half_form(

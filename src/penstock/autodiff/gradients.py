@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 
 from penstock.plan.schedule import Integers, Kind, Picks, Span, consecutive
+from penstock.run.arenas import likeness_of
 from penstock.run.capturing import refuse_while_capturing
 from penstock.run.fused.indices import FindIndex
 
@@ -81,6 +82,8 @@ class GradientArena:
 
     def __init__(self, kind: Kind, capacity: int) -> None:
         self.kind = kind
+        #: The same for all arenas of a kind.
+        self.likeness = likeness_of(kind)
         self.device = torch.device(kind.device)
         dtype = getattr(torch, kind.dtype)
         self.values = torch.empty((capacity, *kind.shape), dtype=dtype, device=self.device)

@@ -15,7 +15,7 @@ import torch
 
 from penstock.autodiff.contract import Contraction, Window
 from penstock.autodiff.gradients import GradientArena, add_gradients, as_slots
-from penstock.plan.schedule import Integers, Kind, Picks, Span
+from penstock.plan.schedule import Integers, Kind, Picks, Span, slot_count
 
 
 class GradientsSoFar:
@@ -53,10 +53,12 @@ class GradientsSoFar:
             if target.arena in self.arenas:
                 self.arenas[target.arena].clear(as_slots(target))
 
-    def _is_whole(self, target: Span | Picks) -> bool:
+    def _is_whole(self, target: Span | Picks, held: npt.NDArray[np.bool_]) -> bool:
         """Whether all slots of a result have cotangents: a row that is held may lack those of some
         of its elements.
         """
+        if slot_count(target) == len(held):
+            return bool(held.all())
         return bool(self.arena(target.arena).present[as_slots(target)].all())
 
     def _rows_held(self, target: Span | Picks, rows: int) -> npt.NDArray[np.bool_] | None:

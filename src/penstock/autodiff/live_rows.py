@@ -4,7 +4,7 @@ which gradients flow, grouped by the results that have cotangents.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +21,15 @@ Group = tuple[Pattern, Integers]
 
 
 def live_rows(
-    entries: Sequence[object], present: Marks, *, is_flowing: bool = False
+    entries: Sequence[object],
+    present: Marks,
+    *,
+    is_flowing: bool = False,
+    other: Callable[[object, Marks], None] | None = None,
 ) -> list[list[Group]]:
     """For each entry the rows that the marked slots depend on, or those from which gradients flow
-    to them, with the results that have cotangents; nothing for entries without rows.
+    to them, with the results that have cotangents; nothing for entries without rows. `other` moves
+    the marks of entries that are not of this process alone.
     """
     found: list[list[Group]] = []
     for entry in reversed(entries):
@@ -37,8 +42,10 @@ def live_rows(
             present[entry.target.arena][targets] = False
             chosen = sources.reshape(len(targets), -1)[held].reshape(-1)
             present[entry.source.arena][chosen] = True
-        if isinstance(entry, Pad | Unpad):
+        elif isinstance(entry, Pad | Unpad):
             mark_sources(entry, present)
+        elif other is not None:
+            other(entry, present)
         found.append([])
     return found[::-1]
 

@@ -41,7 +41,7 @@ def patterns(
             is_joined = isinstance(form, TrainingForm) and form.takes_zeros(widest, pattern)
             groups.setdefault(widest if is_joined else pattern, []).append(number)
     for pattern, numbers in groups.items():
-        chosen = np.isin(code, numbers)
+        chosen = code == numbers[0] if len(numbers) == 1 else np.isin(code, numbers)
         yield pattern, None if chosen.all() else np.flatnonzero(chosen)
 
 

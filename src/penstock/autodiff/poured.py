@@ -16,7 +16,8 @@ import torch
 from penstock.autodiff.page import Page
 from penstock.autodiff.poured_way import PouredWay
 from penstock.autodiff.reverse import Reversal
-from penstock.autodiff.tape import Entry, Tape, TapedRun
+from penstock.autodiff.tape import Entry, Tape
+from penstock.autodiff.taped_run import TapedRun
 from penstock.autodiff.versions import check_version
 from penstock.plan.schedule import Integers, Launch
 from penstock.run.fused.indices import Indices

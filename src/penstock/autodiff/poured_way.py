@@ -20,7 +20,7 @@ from penstock.autodiff.fused_half import uses_of, whole_part
 from penstock.autodiff.gradients import GradientArena, add_gradients, as_slots
 from penstock.autodiff.joint import Backward, TrainingForm
 from penstock.autodiff.reverse import Reversal
-from penstock.autodiff.tape import TapedRun
+from penstock.autodiff.taped_run import TapedRun
 from penstock.plan.schedule import Launch, Picks, Shared, Span
 from penstock.run.fused.binding import known_form, run_form
 from penstock.run.fused.form import FusedForm

@@ -15,7 +15,8 @@ from weakref import ref
 
 from penstock.autodiff.page import Page
 from penstock.autodiff.reverse import Reversal
-from penstock.autodiff.tape import Entry, Tape, TapedRun
+from penstock.autodiff.tape import Entry, Tape
+from penstock.autodiff.taped_run import TapedRun
 from penstock.autodiff.way_back import CopyBack, WayBack
 from penstock.plan.placed import Placement
 from penstock.run.flight import Flight, Message

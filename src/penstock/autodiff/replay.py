@@ -96,8 +96,8 @@ class Replay:
         capacities = [capacity for _, capacity in extents]
         self.wanted = wanted
         #: The rows to run, and those of them through which gradients flow.
-        self.live = live_rows(self.entries, self._marked(capacities))
-        self.flowing = live_rows(self.entries, self._marked(capacities), is_flowing=True)
+        self.live = self._find_live(self._marked(capacities), is_flowing=False)
+        self.flowing = self._find_live(self._marked(capacities), is_flowing=True)
         self.pieces = Pieces(capacities)
         self.uniform: FindUniform = ends.uniforms(self.tensors)
         for number, slots, values in ends.inputs(self.tensors, self.uniform):
@@ -117,6 +117,9 @@ class Replay:
         for number, slots, _ in self.wanted:
             present[number][slots] = True
         return present
+
+    def _find_live(self, present: Marks, *, is_flowing: bool) -> list[list[Group]]:
+        return live_rows(self.entries, present, is_flowing=is_flowing)
 
     def use_pages(self, *, is_last: bool) -> None:
         """Make sure that the rows from which gradients flow can go backward."""

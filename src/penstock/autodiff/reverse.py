@@ -58,7 +58,7 @@ class Reversal(GradientsSoFar):
         first, so that all slots travel to their device together.
         """
         steps = []
-        is_known = all(map(_is_known, entries))
+        is_known = all(map(gives_known, entries))
         if is_known:
             with collector_waits():
                 steps = [self._reverse(entry) for entry in reversed(entries)]
@@ -143,7 +143,9 @@ class Reversal(GradientsSoFar):
         held = {k: mask for k, mask in masks.items() if mask is not None}
         if not held:
             return ()
-        partial = [k for k in held if not self._is_whole(page.launch.targets[k])]
+        partial = [
+            k for k, mask in held.items() if not self._is_whole(page.launch.targets[k], mask)
+        ]
         if not partial:
             return (self._half(page, tuple(held), None, ()),)
         found = patterns(held, rows, page.form)
@@ -250,6 +252,6 @@ def _given(
     return None if isinstance(place, int) and results[place] is None else place
 
 
-def _is_known(entry: Entry) -> bool:
+def gives_known(entry: Entry) -> bool:
     """Whether it is known beforehand which gradients a launch gives."""
     return not isinstance(entry, Page) or not entry.results or isinstance(entry.form, TrainingForm)

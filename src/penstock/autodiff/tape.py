@@ -6,10 +6,10 @@ the arena's slots are used again. Taping is the same for calls of programs and f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 
@@ -18,13 +18,10 @@ from penstock.autodiff.joint import TrainingForm
 from penstock.autodiff.lent_rows import find_lent
 from penstock.autodiff.opaque import launch_kept
 from penstock.autodiff.page import Page
-from penstock.autodiff.versions import check_version, version_of
-from penstock.ir.graph import Wire
+from penstock.autodiff.versions import check_version
 from penstock.plan.schedule import Copy, Pad, Span, Store, Unpad
 from penstock.run.batched.emit import BatchFunction
-from penstock.run.engine import Run
 from penstock.run.fused.binding import FusedLaunch, bind_launch
-from penstock.run.kept_plans import KeptPlan
 from penstock.run.prepared import (
     Prepared,
     PreparedCopy,
@@ -255,69 +252,3 @@ def _noted(new_page: Callable[..., Page], step: PreparedLaunch, *, is_own: bool 
         run.tape.entries.append(page)  # type: ignore[attr-defined]
 
     return note
-
-
-class TapedRun(Taping, Run):
-    """A run of a program that leaves a tape."""
-
-    #: The wires through which gradients flow.
-    wires: frozenset[Wire]
-
-    def __init__(self, *args: Any, wires: frozenset[Wire], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.tape, self.wires = Tape(), wires
-        self.versions: dict[int, int] = {}
-        #: The operands and results of blocks that carry gradients, as far as they were asked for.
-        self.known_flows: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
-
-    @property
-    def purpose(self) -> Hashable:
-        """What a captured plan may serve for."""
-        return self.wires, self.saves_rows
-
-    def traces(self) -> list[Entry]:
-        """The tape, which later runs write anew."""
-        for entry in self.tape.entries:
-            if isinstance(entry, Page):
-                entry.is_lasting = True
-        return self.tape.entries
-
-    def no_traces(self) -> list[Entry]:
-        """An empty tape."""
-        return []
-
-    def take_traces(self, traces: list[Entry]) -> None:
-        """Have the tape of another run, of which nothing has gone backward."""
-        self.tape.entries = traces
-        for entry in traces:
-            if isinstance(entry, Page):
-                entry.consumed = None
-
-    def finish(self) -> None:
-        """Let go of what backward does not need: values live on in pages only, and of the planner
-        what it leaves behind.
-        """
-        self.arenas, self.mirrors = [], {}
-        self.machine = None
-        self.planner = self.kept or KeptPlan(self.outcome)
-        self.versions = {number: version_of(value) for number, value in self.uniforms.items()}
-
-    def unasked(self) -> Iterable[Span]:
-        """Slots of inputs that carry no gradients, though others of their arenas may."""
-        entries = zip(self.executable.graph.inputs, self.outcome.adopted, strict=True)
-        return (
-            span for entry, spans in entries if entry.slot not in self.wires for span in spans or ()
-        )
-
-    def flows(self, number: int) -> tuple[Sequence[int], Sequence[int]]:
-        """The operands and results of a block that carry gradients."""
-        if number not in self.known_flows:
-            node = self.blocks[number].node
-            operands = tuple(
-                position
-                for position, wire in enumerate(node.inputs)
-                if wire in self.wires and wire.home != "host"
-            )
-            results = tuple(k for k, wire in enumerate(node.outputs) if wire in self.wires)
-            self.known_flows[number] = operands, results
-        return self.known_flows[number]

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from penstock.calls.structure import flatten
+from penstock.calls.torch_names import name_of
 from penstock.capture.location import user_line
 from penstock.errors import ArgumentError, report
 
@@ -108,6 +109,15 @@ def _refused(name: str) -> Rule:
         return draws.call(function, args, kwargs)
 
     return rule
+
+
+def _recurrent(draws: Draws, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The library's own LSTM, GRU or RNN, which draws where there is dropout between layers."""
+    is_packed = not isinstance(args[2], (list, tuple))
+    layers, dropout, is_training = args[5:8] if is_packed else args[4:7]
+    if layers > 1 and dropout and is_training:
+        raise _not_counter_based(f"{function.__name__} with dropout between its layers")
+    return draws.call(function, args, kwargs)
 
 
 def _is_training(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -255,7 +265,10 @@ RANDOM_RULES: dict[str, Rule] = {
     "torch.nn.functional.multi_head_attention_forward": _written_out("dropout_p", 10),
     "torch.nn.functional.gumbel_softmax": _written_out_always,
     **{f"torch.nn.functional.{name}": _refused(name) for name in _WITHOUT_KEYS},
-    "torch.randperm": _refused("randperm"),
+    **{f"torch.{name}": _refused(name) for name in ("randperm", "poisson", "binomial")},
+    name_of(torch._standard_gamma): _refused("_standard_gamma"),
+    name_of(torch._sample_dirichlet): _refused("_sample_dirichlet"),
+    **{f"torch.{name}": _recurrent for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
     "torch.rand": _sized("uniform"),
     "torch.randn": _sized("normal"),
     "torch.rand_like": _alike("uniform"),

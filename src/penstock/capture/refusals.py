@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import torch
@@ -74,10 +75,19 @@ def mutation(name: str, tensor: torch.Tensor, owner: str) -> MutationError:
             f"{plain}: a program must not change {owner} in place.",
             where=user_line(),
             facts=[("changed", describe(tensor)), ("allowed", "tensors made in the same body")],
-            todo="Use the form without an underscore (x = x + y, x.add(y), torch.where), "
+            todo="BatchNorm in training mode keeps statistics of batches, and a program sees one "
+            "instance: normalise what it returns, take LayerNorm, or call eval()."
+            if _is_in_batch_norm()
+            else "Use the form without an underscore (x = x + y, x.add(y), torch.where), "
             "or clone the tensor first.",
         )
     )
+
+
+def _is_in_batch_norm() -> bool:
+    """Whether the call at work is torch's own, for running statistics."""
+    files = (frame.f_code.co_filename for frame, _ in traceback.walk_stack(None))
+    return any(file.endswith("torch/nn/modules/batchnorm.py") for file in files)
 
 
 def out_of_reach(tensor: Any, is_other_function: bool) -> TracedValueError:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from penstock.calls.autocast import Autocast, current_autocast
-from penstock.capture import branches, calls, loops, sequences, transforms
+from penstock.capture import branches, calls, elements, loops, sequences, transforms
 from penstock.capture.active import state
 from penstock.capture.bodies import Bodies
 from penstock.capture.captures import Capture, Owners
@@ -199,11 +199,11 @@ class Tracer(Bodies):
 
     def sequence(self, value: Any, what: str) -> TracedTensor:
         """`value` with elements that have slots."""
-        return sequences.as_sequence(self, value, what)
+        return elements.as_sequence(self, value, what)
 
     def length_of(self, value: Any) -> SizePair | None:
         """The length of a tensor or array in both worlds."""
-        return sequences.length_pair(self, value)
+        return elements.length_pair(self, value)
 
     def tensor_array(self, size: Any, dynamic_size: bool = False, like: Any = None) -> Any:
         """`ps.TensorArray(...)`."""

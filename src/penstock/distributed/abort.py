@@ -9,8 +9,8 @@ from __future__ import annotations
 import atexit
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from torch.distributed.distributed_c10d import Store
@@ -23,7 +23,8 @@ _KEY = "abort"
 T = TypeVar("T")
 
 
-#: Threads that ask a store and have no answer yet, and whether the process ends.
+#: Threads that are in torch's C++ code: they ask a store and have no answer yet, or end waits; and
+#: whether the process ends.
 _asking: set[threading.Thread] = set()
 _is_over = threading.Event()
 
@@ -51,8 +52,9 @@ def _await_answers() -> None:
     with an abort.
     """
     _is_over.set()
-    for thread in list(_asking):
-        thread.join(GRACE)
+    end = time.monotonic() + GRACE
+    while _asking and time.monotonic() < end:
+        time.sleep(INTERVAL / 10)
 
 
 class AbortKey:
@@ -103,17 +105,16 @@ class Watch:
         self._is_waiting = threading.Event()
         self._thread: threading.Thread | None = None
 
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Around a wait."""
+    def begin(self) -> None:
+        """Before a wait."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._look, name="penstock-watch", daemon=True)
             self._thread.start()
         self._is_waiting.set()
-        try:
-            yield
-        finally:
-            self._is_waiting.clear()
+
+    def end(self) -> None:
+        """After a wait."""
+        self._is_waiting.clear()
 
     def _look(self) -> None:
         while True:
@@ -122,4 +123,7 @@ class Watch:
             if _is_over.is_set():
                 return
             if self._is_waiting.is_set() and self._key.read() is not None:
+                me = threading.current_thread()
+                _asking.add(me)
                 self._break_waits()
+                _asking.discard(me)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from penstock.autodiff.bounded.reversal import BoundedReversal
 from penstock.autodiff.bounded.runs import BoundedRun
-from penstock.distributed.backward import PlacedReversal
+from penstock.distributed.queued import QueuedPlacedTapedRun
+from penstock.distributed.queued_reversal import QueuedPlacedReversal
+from penstock.distributed.reversal import PlacedReversal
 from penstock.distributed.run import PlacedTapedRun
 from penstock.distributed.turns import Cross
 
@@ -34,4 +36,6 @@ class BoundedPlacedReversal(BoundedReversal, PlacedReversal):
 
 def reversal_kind(run: PlacedTapedRun) -> type[PlacedReversal]:
     """What goes backward through the tape of a run."""
-    return BoundedPlacedReversal if isinstance(run, BoundedPlacedRun) else PlacedReversal
+    if isinstance(run, BoundedPlacedRun):
+        return BoundedPlacedReversal
+    return QueuedPlacedReversal if isinstance(run, QueuedPlacedTapedRun) else PlacedReversal

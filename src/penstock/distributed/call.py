@@ -13,6 +13,7 @@ from penstock.distributed import torch_group
 from penstock.distributed.backward import go_backward
 from penstock.distributed.bounded import BoundedPlacedRun, reversal_kind
 from penstock.distributed.processes import current_transport
+from penstock.distributed.queued import QueuedPlacedRun, QueuedPlacedTapedRun
 from penstock.distributed.run import PlacedRun, PlacedTapedRun, ranks_of_devices
 from penstock.distributed.transport import Transport
 from penstock.errors import ArgumentError, report
@@ -49,7 +50,8 @@ def run_placed(
             outputs = PlacedCallNode.apply(made, transport, *tensors)  # type: ignore[no-untyped-call]
         return collect_rows(made, outputs)
     with torch.no_grad(), user_errors(numbers), executable.recorded(count) as recorder:
-        run = PlacedRun(executable, captures, count, numbers, seed, recorder=recorder)
+        kind = QueuedPlacedRun if _has_several(executable, transport) else PlacedRun
+        run = kind(executable, captures, count, numbers, seed, recorder=recorder)
         run.place(transport)
         run.carry_out(columns)
         found = collect_outputs(run.outcome, run.arena)
@@ -70,7 +72,7 @@ class PlacedCallNode(torch.autograd.Function):
         ctx.made = made
         ctx.set_materialize_grads(False)
         with torch.inference_mode(False), torch.no_grad():
-            run = made.taped = _new_run(made)
+            run = made.taped = _new_run(made, transport)
             run.place(transport)
             run.carry_out(made.columns)
             outputs = split_outputs(run, made)
@@ -84,12 +86,16 @@ class PlacedCallNode(torch.autograd.Function):
         return None, None, *go_backward(made, grads, reversal_kind(made.run))
 
 
-def _new_run(made: DifferentiableCall) -> PlacedTapedRun:
-    """This rank's part of a call, under the memory policy that holds here."""
+def _new_run(made: DifferentiableCall, transport: Transport) -> PlacedTapedRun:
+    """This rank's part of a call, under the memory policy that holds here; only where everything is
+    kept its devices run at the same time.
+    """
     call = made.executable, made.captures, made.count, made.numbers, made.seed
     policy = current_policy() or KEEP
     if policy.kind == "keep":
-        return PlacedTapedRun(*call, recorder=made.recorder, wires=made.wires)
+        is_queued = _has_several(made.executable, transport)
+        kind = QueuedPlacedTapedRun if is_queued else PlacedTapedRun
+        return kind(*call, recorder=made.recorder, wires=made.wires)
     return BoundedPlacedRun(*call, recorder=made.recorder, wires=made.wires, policy=policy)
 
 
@@ -102,6 +108,11 @@ def is_spread(executable: Executable) -> bool:
     if placement is None or not any(device.rank for device in placement.devices):
         return False
     return torch_group.are_several()
+
+
+def _has_several(executable: Executable, transport: Transport) -> bool:
+    """Whether this rank has several devices, so that each gets a thread."""
+    return ranks_of_devices(executable).count(transport.rank) > 1
 
 
 def _check_ranks(executable: Executable, transport: Transport) -> None:

@@ -9,15 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.distributed.kept_plans import Known, PlacedPlan, Stage, key_of
+from penstock.distributed.messages import RollingDigest
 from penstock.plan.call_inputs import CallInputs
 from penstock.plan.limits import Limits
 from penstock.plan.machine import Steps
 from penstock.plan.placed import PlacedPlanner
 from penstock.plan.schedule import Array, Chunk, Instruction, Kind
-from penstock.run.runner import merged
+from penstock.run.arenas import merged
 
 if TYPE_CHECKING:
     from penstock.distributed.run import Placing
+
+
+#: The digest of an empty schedule.
+_START = RollingDigest(b"call").value
 
 
 class Course:
@@ -45,7 +50,7 @@ class Course:
         if before is not None and before.outcome is not None:
             return None
         found = self._plan.first if before is None else before.after.get(key)
-        if found is None:
+        if found is None or found.turns is None:  # the call that planned it may have failed there
             found = self._planned(answer)
             self._plan.add(before, key, found, self.window)
         self._known.kinds = found.kinds
@@ -61,10 +66,12 @@ class Course:
             self._planning = self._catch_up()
         planner, steps = self._planning
         self.window, is_over = run.plan_window(planner, steps, answer)
-        run.transport.digest.add(self.window)
+        digest = RollingDigest()
+        digest.value = _START if self._stage is None else self._stage.digest
+        digest.add(self.window)
         chunks = (item for item in self.window if isinstance(item, Chunk))
         growth = merged(chunk for chunk in chunks if run.is_mine(chunk.arena))
-        stage = Stage(run.transport.digest.value, self._kinds(planner), growth)
+        stage = Stage(digest.value, self._kinds(planner), growth)
         if is_over:
             stage.outcome = planner.outcome(self._plan.adopted)
         return stage

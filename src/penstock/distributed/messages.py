@@ -18,6 +18,9 @@ from penstock.plan.schedule import Array, Instruction, pieces_of
 #: Bytes in front of the rows; a multiple of every item size, so that rows are aligned.
 HEADER = 16
 
+#: Bytes up to which a message is made in memory of Python, in fewer steps.
+_FEW = 1 << 14
+
 _LAYOUT = struct.Struct("<8sq")
 
 
@@ -25,10 +28,6 @@ class RollingDigest:
     """A digest of all instructions planned so far, the same on all ranks that plan alike."""
 
     def __init__(self, start: bytes = b"") -> None:
-        self.restart(start)
-
-    def restart(self, start: bytes) -> None:
-        """Begin anew."""
         self.value = blake2b(start, digest_size=8).digest()
 
     def add(self, item: list[Instruction] | bytes) -> None:
@@ -52,16 +51,26 @@ class Header:
 
     def is_on(self, message: torch.Tensor) -> bool:
         """Whether a message has this header."""
-        return bool(message[:HEADER].cpu().numpy().tobytes() == self.pack())
+        return _head(message) == self.pack()
 
     @staticmethod
     def unpack(message: torch.Tensor) -> Header:
         """The header of a message."""
-        return Header(*_LAYOUT.unpack(message[:HEADER].cpu().numpy().tobytes()))
+        return Header(*_LAYOUT.unpack(_head(message)))
+
+
+def _head(message: torch.Tensor) -> bytes:
+    host = message if message.is_cpu else message[:HEADER].cpu()
+    head: bytes = host.numpy()[:HEADER].tobytes()
+    return head
 
 
 def new_message(header: Header, rows: torch.Tensor) -> torch.Tensor:
     """Rows with their header, as bytes."""
+    if rows.is_cpu and 0 < rows.nbytes <= _FEW:
+        memory = bytearray(header.pack() + bytes(rows.nbytes))
+        torch.frombuffer(memory, dtype=rows.dtype, offset=HEADER).view(rows.shape).copy_(rows)
+        return torch.frombuffer(memory, dtype=torch.uint8)
     message = torch.empty(HEADER + rows.nbytes, dtype=torch.uint8, device=rows.device)
     packed = torch.frombuffer(bytearray(header.pack()), dtype=torch.uint8)
     message[:HEADER].copy_(packed)

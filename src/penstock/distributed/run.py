@@ -14,12 +14,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.autodiff.tape import TapedRun
+from penstock.autodiff.taped_run import TapedRun
 from penstock.distributed.agreement import agree_on_call
 from penstock.distributed.course import Course
 from penstock.distributed.kept_plans import Known, PlacedPlan, Stage, plans_of
 from penstock.distributed.transport import Transport
-from penstock.distributed.turns import Cross, Crossing, Own, Rows, Spread, Tell, Turn
+from penstock.distributed.turns import (
+    Cross,
+    Crossing,
+    Hand,
+    Own,
+    Rows,
+    Spread,
+    Tell,
+    Turn,
+)
+from penstock.plan.call_inputs import CallInputs
 from penstock.plan.exchanges import GIVEN
 from penstock.plan.limits import Limits, current_limits
 from penstock.plan.machine import Steps
@@ -52,6 +62,10 @@ class Placing(Run):
 
     planner: PlacedPlanner | Known
     transport: Transport
+    #: Plans of runs that take turns in another manner are others.
+    manner = b"in turn"
+    #: The digest of the whole schedule, in the end.
+    digest: bytes
 
     def place(self, transport: Transport) -> None:
         """Say who the other ranks are, before the run."""
@@ -61,10 +75,17 @@ class Placing(Run):
     def _carry_out_all(self, columns: Columns) -> None:
         limits = current_limits().with_depth(self.executable.max_depth)
         inputs = read_inputs(self, columns)
-        self.call = self.transport.begin_call()
-        agree_on_call(self, columns, inputs, limits)
-        self.transport.digest.restart(b"call")
-        plans, key = plans_of(self.executable), inputs.digest(limits, WINDOW)
+        with self.transport.lock:
+            self.call = self.transport.begin_call()
+            agree_on_call(self, columns, inputs, limits)
+            self._carry_out_agreed(columns, inputs, limits)
+
+    def _carry_out_agreed(self, columns: Columns, inputs: CallInputs, limits: Limits) -> None:
+        # A process may have one rank in this group and another in the next.
+        key = (
+            inputs.digest(limits, WINDOW) + self.transport.rank.to_bytes(4, "little") + self.manner
+        )
+        plans = plans_of(self.executable)
         plan = (None if plans is None else plans.find(key)) or PlacedPlan()
         course = Course(self, plan, inputs, limits)
         install_inputs(self, columns, plan.adopted)
@@ -79,15 +100,19 @@ class Placing(Run):
         """Carry out stage after stage. What the planner finds wrong, it finds on every rank."""
         answer: list[Array] | None = None
         while (stage := course.next(answer)) is not None:
-            self.transport.digest.value = stage.digest
             with self.transport.guarded(f"call {self.call}"):
+                self._stamp(stage.digest)
                 self._grow(stage.growth)
                 if stage.turns is None:
                     answer = self._take_first(stage, course.window)
                 else:
                     answer = self._take(stage.turns)
             if stage.outcome is not None:
-                self.outcome = stage.outcome
+                self.outcome, self.digest = stage.outcome, stage.digest
+
+    def _stamp(self, digest: bytes) -> None:
+        """Messages from here on belong to this part of the schedule."""
+        self.transport.digest = digest
 
     def new_planner(self, limits: Limits) -> PlacedPlanner:
         """A planner for this call."""
@@ -110,8 +135,7 @@ class Placing(Run):
         answer, indices = None, Indices()
         turns: list[Turn] = []
         for position in range(len(window)):
-            with torch.inference_mode(False):  # it may serve runs that are differentiated
-                turn = self._turn(window, position, indices)
+            turn = self._turn(window, position, indices)
             if turn is not None:
                 turns.append(turn)
                 answer = self._take((turn,))
@@ -126,31 +150,33 @@ class Placing(Run):
         if isinstance(item, Read):
             spread = (self._spread_of(source, "values that steer") for source in item.sources)
             return Tell(tuple(spread))
-        if isinstance(item, Copy) and self._crosses_devices(item):
-            exchange = planner.exchanges.popleft()
-            source, target = self._rank(item.source.arena), self._rank(item.target.arena)
-            if exchange.after != GIVEN and source != target:  # inputs are on every rank
-                return self._cross_of(Crossing(source, target, item), window[position:])
-        is_mine = (
-            self.ranks[planner.blocks[item.block]] == self.transport.rank
-            if isinstance(item, Launch)
-            else self.is_mine(item.target.arena)
-        )
-        if is_mine:
-            return Own(self._prepare(item, indices))
         if isinstance(item, Launch):
-            planner.launched.popleft()
-        return None
+            return self._launch_of(item, indices)
+        if isinstance(item, Copy) and self.device(item.source) != self.device(item.target):
+            exchange = planner.exchanges.popleft()
+            return self._copy_of(item, window[position:], is_given=exchange.after == GIVEN)
+        return Own(self.device(item.target), item) if self.is_mine(item.target.arena) else None
 
-    def _cross_of(self, crossing: Crossing, coming: Sequence[Instruction]) -> Cross:
-        item, arena = crossing.copy, self.arena(crossing.copy.target.arena)
-        shape = (slot_count(item.source), *arena.kind.shape)
-        rows = Rows(shape, arena.dtype, arena.device, self._purpose(coming))
-        if crossing.source == self.transport.rank:
-            return Cross(crossing, rows, fetch=prepare_fetch(self, item.source))
-        if crossing.target == self.transport.rank:
-            return Cross(crossing, rows, put=prepare_put(self, item.target))
-        return Cross(crossing, rows)
+    def _launch_of(self, item: Launch, indices: Indices) -> Own | None:
+        planner = self.planner
+        assert isinstance(planner, PlacedPlanner)
+        device = planner.blocks[item.block]
+        if self.ranks[device] != self.transport.rank:
+            planner.launched.popleft()
+            return None
+        with torch.inference_mode(False):  # it may serve runs that are differentiated
+            return Own(device, item, self._prepare(item, indices))
+
+    def _copy_of(self, item: Copy, coming: Sequence[Instruction], *, is_given: bool) -> Turn | None:
+        """A copy between devices; inputs are on every rank, and need not travel."""
+        source, target = self.device(item.source), self.device(item.target)
+        ranks = self.ranks[source], self.ranks[target]
+        if not is_given and ranks[0] != ranks[1]:
+            arena = self.arena(item.target.arena)
+            shape = (slot_count(item.source), *arena.kind.shape)
+            rows = Rows(shape, arena.dtype, arena.device, self._purpose(coming))
+            return Cross(Crossing(*ranks, item), rows)
+        return Own(target, item) if ranks[1] == self.transport.rank else None
 
     def _purpose(self, coming: Sequence[Instruction]) -> str:
         """What rows travel for, by the instructions that come next."""
@@ -161,35 +187,58 @@ class Placing(Run):
 
     def _spread_of(self, slots: Span | Picks, what: str) -> Spread:
         """Values of slots, which one rank has, for every rank."""
-        arena, source = self.arena(slots.arena), self._rank(slots.arena)
+        arena = self.arena(slots.arena)
         rows = Rows((slot_count(slots), *arena.kind.shape), arena.dtype, arena.device, what)
-        is_mine = source == self.transport.rank
-        return Spread(source, rows, prepare_fetch(self, slots) if is_mine else None)
+        return Spread(self.ranks[self.device(slots)], slots, rows)
 
     def _take(self, turns: Sequence[Turn]) -> list[Array] | None:
         """Take turns; what was read, if the last one reads."""
         answer = None
         for turn in turns:
             if isinstance(turn, Own):
-                self._step(turn.step)
+                self.step_of(turn)
             elif isinstance(turn, Cross):
                 self._cross(turn)
-            else:
+            elif isinstance(turn, Tell):
                 answer = [self._tell(part) for part in turn.parts]
         return answer
 
     def _cross(self, turn: Cross) -> None:
-        if turn.fetch is not None:
-            self.transport.send(turn.fetch(self), turn.crossing.target, turn.rows.what)
-        elif turn.put is not None:
-            turn.put(self, self.transport.receive(turn.rows, turn.crossing.source))
+        crossing, transport = turn.crossing, self.transport
+        if crossing.source == transport.rank:
+            transport.send(
+                self.fetched(turn, crossing.copy.source), crossing.target, turn.rows.what
+            )
+        elif crossing.target == transport.rank:
+            self.received(turn, transport.receive(turn.rows, crossing.source))
         else:
-            self.transport.skip()
+            transport.skip()
 
     def _tell(self, part: Spread) -> Array:
         """Values that steer, on every rank."""
-        mine = None if part.fetch is None else part.fetch(self)
+        mine = self.fetched(part, part.slots) if part.source == self.transport.rank else None
         return self.transport.tell(mine, part.rows, part.source)
+
+    def step_of(self, turn: Own) -> None:
+        """Carry out an instruction of this rank."""
+        if turn.step is None:
+            with torch.inference_mode(False):
+                turn.step = self._prepare(turn.item, Indices())
+        self._step(turn.step)
+
+    def fetched(self, turn: Cross | Spread | Hand, source: Span | Picks) -> torch.Tensor:
+        """The rows that leave this rank, or a device of it."""
+        if turn.fetch is None:
+            with torch.inference_mode(False):
+                turn.fetch = prepare_fetch(self, source)
+        return turn.fetch(self)
+
+    def received(self, turn: Cross, rows: torch.Tensor) -> None:
+        """Put rows of another rank to their slots."""
+        if turn.put is None:
+            with torch.inference_mode(False):
+                turn.put = prepare_put(self, turn.crossing.copy.target)
+        turn.put(self, rows)
 
     # ---- what every rank gets --------------------------------------------------------------------
 
@@ -201,23 +250,22 @@ class Placing(Run):
             arena.forget()  # inputs were there, and are among the results that come
             arena.grow(0, self.outcome.extents[number].end)
         for place in places:
-            source, rows, fetch = self._spread_of(place, "results")
-            mine = None if fetch is None else fetch(self)
-            values = self.transport.broadcast(mine, rows, source)
+            part = self._spread_of(place, "results")
+            is_mine = part.source == self.transport.rank
+            mine = self.fetched(part, place) if is_mine else None
+            values = self.transport.broadcast(mine, part.rows, part.source)
             if mine is None:
                 self.arena(place.arena).write(place, values)
 
     # ---- arenas ----------------------------------------------------------------------------------
 
-    def _crosses_devices(self, item: Copy) -> bool:
-        return (item.source.arena - item.target.arena) % len(self.ranks) != 0
-
-    def _rank(self, arena: int) -> int:
-        return self.ranks[arena % len(self.ranks)]
+    def device(self, slots: Span | Picks) -> int:
+        """The device whose arena slots are in."""
+        return slots.arena % len(self.ranks)
 
     def is_mine(self, arena: int) -> bool:
         """Whether an arena belongs to a device of this rank."""
-        return self._rank(arena) == self.transport.rank
+        return self.ranks[arena % len(self.ranks)] == self.transport.rank
 
 
 class PlacedRun(Placing, Run):
@@ -231,11 +279,6 @@ class PlacedTapedRun(Placing, TapedRun):
         super()._cross(turn)
         entries: list[Any] = self.tape.entries
         entries.append(turn.crossing)
-
-    def carry_out(self, columns: Columns) -> None:
-        """Plan and run; the digest of the whole schedule is where the backward pass begins."""
-        super().carry_out(columns)
-        self.digest = self.transport.digest.value
 
 
 def ranks_of_devices(executable: Executable) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import torch
@@ -130,10 +131,15 @@ def broadcast(group: Any, message: torch.Tensor, source: int) -> dist.Work:
     """Begin to send a message to all ranks, or to receive it: as `dist.broadcast` does, without
     what that looks up each time.
     """
+    work: dist.Work = group.broadcast([message], _from(source))
+    return work
+
+
+@cache
+def _from(source: int) -> BroadcastOptions:
     options = BroadcastOptions()
     options.rootRank, options.rootTensor, options.asyncOp = source, 0, True
-    work: dist.Work = group.broadcast([message], options)
-    return work
+    return options
 
 
 def _tag_of(message: torch.Tensor) -> int:

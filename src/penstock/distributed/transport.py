@@ -23,7 +23,6 @@ from penstock.distributed.abort import AbortKey, Watch
 from penstock.distributed.failures import disagreement, drifted, failed_wait, given_up
 from penstock.distributed.messages import (
     Header,
-    RollingDigest,
     message_of,
     new_message,
     room_for,
@@ -48,13 +47,16 @@ class Transport:
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self.limit = torch_group.limit_of(group)
-        self.digest = RollingDigest()
+        #: What carries tensors on the host.
+        self._host = torch_group.host_backend(group)
+        #: The digest that stands in front of messages: of the schedule as far as they belong to.
+        self.digest = b""
         #: How many operations of the total order lie behind.
         self.number = 0
         #: How many calls have begun.
         self.calls = 0
-        #: Backward passes of one process go one after the other.
-        self.backward_lock = threading.Lock()
+        #: Calls and backward passes of one process go one after the other.
+        self.lock = threading.RLock()
         self._key = AbortKey(torch_group.store_of(group))
         self._watch = Watch(self._key, self._break_waits)
         #: For each other rank what carries messages between the two; made when all are there.
@@ -72,6 +74,11 @@ class Transport:
             raise given_up(self.rank, "beginning a call", self._reason)
         self.calls += 1
         return self.calls
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether this rank knows that the group cannot be used any more."""
+        return self._reason is not None
 
     @contextmanager
     def guarded(self, operation: str) -> Iterator[None]:
@@ -91,7 +98,7 @@ class Transport:
 
     def _break_waits(self) -> None:
         """End all waits of this process, from another thread."""
-        for backend in {torch_group.host_backend(self.group), *self._pairs.values()}:
+        for backend in {self._host, *self._pairs.values()}:
             torch_group.break_waits(backend)
 
     # ---- operations of the total order -----------------------------------------------------------
@@ -168,7 +175,7 @@ class Transport:
 
     @property
     def _header(self) -> Header:
-        return Header(self.digest.value, self.number)
+        return Header(self.digest, self.number)
 
     def _portable(self, rows: torch.Tensor) -> torch.Tensor:
         """Rows where the group can send them from."""
@@ -205,7 +212,8 @@ class Transport:
 
     def _spread(self, message: torch.Tensor, source: int, header: Header, what: str) -> None:
         """A message from one rank to all."""
-        begin = partial(torch_group.broadcast, self.group, message, source)
+        group = self._host if message.is_cpu else self.group
+        begin = partial(torch_group.broadcast, group, message, source)
         if source == self.rank:
             self._begin(begin, message, source, what)
         else:
@@ -217,12 +225,16 @@ class Transport:
         self._wait(work, f"sending {what}", peer)
 
     def _wait(self, work: dist.Work, operation: str, peer: int) -> None:
-        with self._watch.waiting():
-            try:
-                work.wait(self.limit)
-                return
-            except RuntimeError as error:
-                failure = error
+        if not work.is_completed():
+            self._watch.begin()
+        try:
+            work.wait(self.limit)
+        except RuntimeError as error:
+            failure = error
+        else:
+            return
+        finally:
+            self._watch.end()
         self._fail(failure, operation, peer)
 
     def _fail(self, error: RuntimeError, operation: str, peer: int) -> NoReturn:

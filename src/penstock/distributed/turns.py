@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
-from penstock.plan.schedule import Copy
+from penstock.plan.schedule import Copy, Instruction, Picks, Span
 from penstock.run.prepared import Prepared
 from penstock.run.slot_access import FetchTensor, Put
 
@@ -33,28 +33,48 @@ class Rows(NamedTuple):
     what: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Own:
     """An instruction of this rank."""
 
-    step: Prepared
+    #: The number of the device that carries it out.
+    device: int
+    item: Instruction
+    #: None until it is carried out for the first time; launches are made ready at once.
+    step: Prepared | None = None
+    #: The ends of earlier iterations that it waits for, where devices have queues.
+    marks: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
+class Hand:
+    """Rows that go from one device of this rank to another."""
+
+    source: int
+    target: int
+    copy: Copy
+    fetch: FetchTensor | None = None
+
+
+@dataclass(slots=True, eq=False)
 class Cross:
-    """Rows that go from one rank to another: `fetch` at the source, `put` at the target."""
+    """Rows that go from one rank to another."""
 
     crossing: Crossing
     rows: Rows
+    #: At the source and at the target, made ready when first needed.
     fetch: FetchTensor | None = None
     put: Put | None = None
 
 
-class Spread(NamedTuple):
-    """Rows of one rank that all get; `fetch` at the source."""
+@dataclass(slots=True, eq=False)
+class Spread:
+    """Rows of one rank that all get."""
 
     source: int
+    slots: Span | Picks
     rows: Rows
+    #: At the source, made ready when first needed.
     fetch: FetchTensor | None = None
 
 
@@ -65,4 +85,11 @@ class Tell:
     parts: tuple[Spread, ...]
 
 
-Turn: TypeAlias = Own | Cross | Tell
+@dataclass(frozen=True, slots=True, eq=False)
+class Marked:
+    """The end of an iteration, where devices have queues."""
+
+    number: int
+
+
+Turn: TypeAlias = Own | Hand | Cross | Tell | Marked

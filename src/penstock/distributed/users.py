@@ -11,16 +11,18 @@ from penstock.distributed.run import ranks_of_devices
 from penstock.ir.program import Captured
 from penstock.run.executable import Executable
 
-_KNOWN: WeakKeyDictionary[Executable, dict[int, int]] = WeakKeyDictionary()
+#: By the bits of all ranks: a program may run in several groups.
+_KNOWN: WeakKeyDictionary[Executable, dict[int, dict[int, int]]] = WeakKeyDictionary()
 
 
 def ranks_of_captures(executable: Executable, everyone: int) -> dict[int, int]:
     """For each captured tensor the ranks whose blocks read it or what is computed of it, as bits;
     `everyone` has a bit for each rank.
     """
-    if executable not in _KNOWN:
-        _KNOWN[executable] = _find_users(executable, everyone)
-    return _KNOWN[executable]
+    known = _KNOWN.setdefault(executable, {})
+    if everyone not in known:
+        known[everyone] = _find_users(executable, everyone)
+    return known[everyone]
 
 
 def _find_users(executable: Executable, everyone: int) -> dict[int, int]:

@@ -8,6 +8,7 @@ pays. Chunks never move.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 
@@ -15,12 +16,23 @@ from penstock.plan.schedule import Array, Chunk, Integers, Kind, Picks, Span
 
 FIRST_CHUNK = 1024
 
+#: Elements of inputs beyond which an arena does not grow with them: it is collected more often
+#: instead.
+LARGE = 1 << 24
+
 
 def grown(array: Integers, capacity: int, fill: int) -> Integers:
     """The array with room for `capacity` entries."""
     bigger = np.full(capacity, fill, array.dtype)
     bigger[: len(array)] = array
     return bigger
+
+
+def left_out(given: int, kind: Kind) -> int:
+    """Of the slots of inputs those that do not count where it is decided whether an arena grows,
+    and by how much.
+    """
+    return given if given * prod(kind.shape) > LARGE else 0
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +49,8 @@ class SlotSpace:
     #: The next fresh slot and the end of the current chunk.
     top: int = 0
     end: int = 0
+    #: Slots of inputs, which are never free.
+    given: int = 0
     #: Slots found free by the last collection, ascending, and how many of them are taken again.
     free: Integers = field(default_factory=lambda: np.empty(0, np.int64))
     taken: int = 0
@@ -51,6 +65,7 @@ class SlotSpace:
         start = self._grow(count)
         self.counts[start : start + count] = 1
         self.top = self.end
+        self.given += count
         return start
 
     def allocate(self, count: int, *, as_run: bool = False) -> Span | Picks:
@@ -61,7 +76,7 @@ class SlotSpace:
             found = self._reuse(count, as_run)
             if found is not None:
                 return found
-            self.top = self._grow(max(count, self.end, FIRST_CHUNK))
+            self.top = self._grow(max(count, self._made, FIRST_CHUNK))
         start = self.top
         self.top += count
         self.counts[start : start + count] = 1
@@ -84,6 +99,11 @@ class SlotSpace:
         self.sequences.mark(used)
         return int(used.sum())
 
+    @property
+    def _made(self) -> int:
+        """The slots of which half should be free before they are used again."""
+        return self.end - left_out(self.given, self.kind)
+
     def _grow(self, count: int) -> int:
         start, self.end = self.end, self.end + count
         self.counts = grown(self.counts[:-1], self.end + 1, 0)
@@ -94,7 +114,7 @@ class SlotSpace:
         is_stale = self.taken + count <= len(self.free)
         if not is_stale:
             self._collect()
-            if 2 * len(self.free) < self.end or count > len(self.free):
+            if 2 * len(self.free) < self._made or count > len(self.free):
                 self.free, self.taken = self.free[:0], 0
                 return None
         slots = self.free[self.taken : self.taken + count]

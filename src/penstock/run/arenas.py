@@ -7,12 +7,13 @@ is a view.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from penstock.plan.schedule import Integers, Kind, Picks, Span, slot_count
+from penstock.plan.schedule import Chunk, Integers, Kind, Picks, Span, slot_count
 from penstock.run.capturing import refuse_while_capturing
 
 
@@ -24,11 +25,13 @@ class Mirror(NamedTuple):
     device: torch.device
 
 
-#: Values that are given and rather moved than kept apart, at most.
-FEW = 64
-
 #: A small number for each kind, which is compared faster.
 _likenesses: dict[Kind, int] = {}
+
+
+def likeness_of(kind: Kind) -> int:
+    """The number of a kind."""
+    return _likenesses.setdefault(kind, len(_likenesses))
 
 
 class Arena:
@@ -38,7 +41,7 @@ class Arena:
         self.kind = kind
         self.number = number
         #: The same for all arenas of a kind.
-        self.likeness = _likenesses.setdefault(kind, len(_likenesses))
+        self.likeness = likeness_of(kind)
         self.dtype: torch.dtype = getattr(torch, kind.dtype, torch.float32)
         self.device = torch.device(kind.device)
         self.starts: list[int] = []
@@ -63,30 +66,12 @@ class Arena:
         del self.chunks[count:]
 
     def grow(self, start: int, count: int) -> None:
-        """A new chunk with room for `count` values; a few given ones right before it move there,
-        so that launches that read both find one chunk.
-        """
-        few = self._few_given(start)
-        held = 0 if few is None else few.shape[0]
-        shape = (held + count, *self.kind.shape)
+        """A new chunk with room for `count` values."""
+        shape = (count, *self.kind.shape)
         chunk = torch.empty(shape, dtype=self.dtype, device=self.device)
         # First: a chunk that others see and that is not recycled is an input.
         self.recycled.add(chunk.untyped_storage().data_ptr())
-        if few is None:
-            self.install(start, chunk)
-        else:
-            chunk[:held].copy_(few)
-            self.chunks[0] = chunk
-
-    def _few_given(self, end: int) -> torch.Tensor | None:
-        """The only chunk, if it ends here, was given and is small; chunks of a GPU stay where they
-        are, as CUDA graphs know them.
-        """
-        if len(self.chunks) != 1 or self.device.type != "cpu" or self.is_held:
-            return None
-        chunk = self.chunks[0]
-        is_small = chunk.shape[0] <= FEW and self.starts[0] + chunk.shape[0] == end
-        return chunk if is_small and self.is_given(0) else None
+        self.install(start, chunk)
 
     def forget(self) -> None:
         """Let go of all values."""
@@ -180,3 +165,15 @@ class Arena:
             index = self.index(slots[mine] - self.starts[number])
             part = values if len(mine) == len(slots) else values.index_select(0, self.index(mine))
             self.chunks[number].index_copy_(0, index, part)
+
+
+def merged(chunks: Iterable[Chunk]) -> tuple[Chunk, ...]:
+    """Chunks of one arena that follow each other become one."""
+    merged: dict[int, list[Chunk]] = {}
+    for chunk in chunks:
+        parts = merged.setdefault(chunk.arena, [])
+        if parts and parts[-1].start + parts[-1].count == chunk.start:
+            last = parts.pop()
+            chunk = last._replace(count=last.count + chunk.count)
+        parts.append(chunk)
+    return tuple(part for parts in merged.values() for part in parts)

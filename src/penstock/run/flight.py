@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from contextvars import copy_context
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import TypeAlias
@@ -64,9 +65,9 @@ class Message:
 class Flight:
     """The tasks of one call."""
 
-    def __init__(self, devices: Sequence[Device]) -> None:
+    def __init__(self, devices: Sequence[Device], user: str = "") -> None:
         self.devices = devices
-        self._queues = [find_queue(device) for device in devices]
+        self._queues = [find_queue(device, user) for device in devices]
         self._contexts = [copy_context() for _ in devices]
         self._is_inference = torch.is_inference_mode_enabled()
         #: Where the caller's own work on an accelerator goes, and that of CPU devices.
@@ -154,8 +155,7 @@ class Flight:
             if mine:
                 ends.append(threading.Event())
                 batch.append((queue, [*mine, ends[-1].set]))
-        put_tasks(batch)
-        self._batches.append(ends)
+        put_tasks(batch, partial(self._batches.append, ends))
 
     def cancel(self, error: BaseException, number: int = -1) -> None:
         """Do not begin with anything more."""

@@ -22,6 +22,7 @@ from penstock.run.capturing import capture
 from penstock.run.fused.setting import Fusion
 from penstock.run.inputs import install_inputs
 from penstock.run.prepared import PreparedLaunch
+from penstock.run.uploads import unchanging
 
 if TYPE_CHECKING:
     from penstock.run.arenas import Arena
@@ -72,7 +73,8 @@ class CapturedPlan:
         for known, given in zip(self.inputs, _chunks(run.arenas), strict=True):
             known.copy_(given)
         for mirror, known in self.mirrors.items():
-            known.copy_(run.arenas[mirror.arena].chunks[mirror.chunk], non_blocking=True)
+            given = run.arenas[mirror.arena].chunks[mirror.chunk]
+            known.copy_(unchanging(given), non_blocking=True)
         self.graph.replay()
         run.arenas, run.uniforms = list(self.arenas), dict(self.uniforms)
         for number, uniform in run.uniform_nodes.items():

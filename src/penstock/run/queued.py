@@ -28,11 +28,12 @@ from penstock.plan.schedule import (
     Shared,
     Span,
 )
+from penstock.run.arenas import merged
 from penstock.run.flight import Flight, Message
 from penstock.run.fused.indices import Indices
 from penstock.run.prepared import PreparedLaunch, PreparedWindow, prepare_receipt
 from penstock.run.queues import Task
-from penstock.run.runner import Runner, merged
+from penstock.run.runner import Runner
 
 if TYPE_CHECKING:
     import torch

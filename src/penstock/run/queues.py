@@ -10,7 +10,10 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import call
 from queue import SimpleQueue
 from typing import TypeAlias
 
@@ -26,7 +29,8 @@ class DeviceQueue:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        #: What is to be done, in this order; none of it may raise. None ends the thread.
+        self.tasks: SimpleQueue[Task | None] = SimpleQueue()
         name = device.name or ""
         #: None on a CPU.
         self.stream: torch.cuda.Stream | None = None
@@ -35,40 +39,43 @@ class DeviceQueue:
         self._thread = threading.Thread(target=self._work, name=f"penstock {device}", daemon=True)
         self._thread.start()
 
-    def put(self, tasks: Sequence[Task]) -> None:
-        """Add tasks, none of which may raise."""
-        for task in tasks:
-            self._tasks.put(task)
-
     def end(self) -> None:
         """Let the thread run out."""
-        self._tasks.put(None)
+        self.tasks.put(None)
         self._thread.join()
 
     def _work(self) -> None:
         torch.set_grad_enabled(False)
-        while (task := self._tasks.get()) is not None:
+        while (task := self.tasks.get()) is not None:
             task()
             del task  # it holds the values of its call
 
 
-_queues: dict[Device, DeviceQueue] = {}
+#: By device and by who uses it.
+_queues: dict[tuple[Device, str], DeviceQueue] = {}
 _lock = threading.Lock()
 
 
-def find_queue(device: Device) -> DeviceQueue:
-    """The queue of a device, made when it is first asked for."""
+def find_queue(device: Device, user: str = "") -> DeviceQueue:
+    """The queue of a device, made when it is first asked for. Those of different users never wait
+    for each other.
+    """
     with _lock:
-        if device not in _queues:
-            _queues[device] = DeviceQueue(device)
-        return _queues[device]
+        if (device, user) not in _queues:
+            _queues[device, user] = DeviceQueue(device)
+        return _queues[device, user]
 
 
-def put_tasks(tasks: Sequence[tuple[DeviceQueue, Sequence[Task]]]) -> None:
-    """Put tasks into several queues, before or after all those of another call."""
+def put_tasks(tasks: Sequence[tuple[DeviceQueue, Sequence[Task]]], note: Task) -> None:
+    """Put tasks into several queues, before or after all those of another call, and `note` it.
+
+    All are put, or none: Ctrl-C is heard between steps of Python, and there is one. With some of
+    them a queue would wait for ever for values that another was never asked for.
+    """
+    steps: list[Task] = [partial(queue.tasks.put, task) for queue, mine in tasks for task in mine]
+    steps.append(note)
     with _lock:
-        for queue, mine in tasks:
-            queue.put(mine)
+        deque(map(call, steps), maxlen=0)
 
 
 def _end_queues() -> None:

@@ -28,7 +28,7 @@ from penstock.plan.schedule import (
     Store,
     Unpad,
 )
-from penstock.run.arenas import Arena, Mirror
+from penstock.run.arenas import Arena, Mirror, merged
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
 from penstock.run.capturing import refuse_while_capturing
@@ -54,6 +54,7 @@ from penstock.run.prepared import (
 )
 from penstock.run.recording import CallRecorder
 from penstock.run.straight import Note
+from penstock.run.uploads import unchanging
 
 
 class Space(Protocol):
@@ -123,7 +124,7 @@ class Runner:
         if mirror not in self.mirrors:
             refuse_while_capturing()
             values = self.arenas[mirror.arena].chunks[mirror.chunk]
-            self.mirrors[mirror] = values.to(mirror.device, non_blocking=True)
+            self.mirrors[mirror] = unchanging(values).to(mirror.device, non_blocking=True)
         return self.mirrors[mirror]
 
     def extents(self) -> list[tuple[Kind, int]]:
@@ -293,15 +294,3 @@ class Runner:
             raise RowFault(error.fault, self.failed_instance, source) from None
         row = note_launch(error, step.block, arguments, step.instances, self.numbers)
         self.failed_instance = None if row is None else int(step.instances[row])
-
-
-def merged(chunks: Iterable[Chunk]) -> tuple[Chunk, ...]:
-    """Chunks of one arena that follow each other become one."""
-    merged: dict[int, list[Chunk]] = {}
-    for chunk in chunks:
-        parts = merged.setdefault(chunk.arena, [])
-        if parts and parts[-1].start + parts[-1].count == chunk.start:
-            last = parts.pop()
-            chunk = last._replace(count=last.count + chunk.count)
-        parts.append(chunk)
-    return tuple(part for parts in merged.values() for part in parts)

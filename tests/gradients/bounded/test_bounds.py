@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import penstock as ps
+from penstock.plan import slots
 from penstock.plan.slots import FIRST_CHUNK
 from penstock.run.memory.costs import bandwidth_of
 from tests.gradients.bounded.accounting import LiveBytes
@@ -144,3 +145,26 @@ def test_rows_at_the_cuts_count_too(weights, fixed):
     assert live <= fixed + 4 * LAUNCH + ARENAS
     assert store < found[100][1] + 3 * VALUE  # they grow with the logarithm
     torch.testing.assert_close(gradients, train("keep", None, 400, weights)[2])
+
+
+@pytest.mark.parametrize("policy", ["swap", "recompute", "auto"])
+def test_inputs_in_a_mapped_file_are_read_where_they_are(policy, weights, tmp_path, monkeypatch):
+    """No copy of them is made, and arenas do not grow with them."""
+    monkeypatch.setattr(slots, "LARGE", 1 << 12)
+    length = 1200
+    path = str(tmp_path / "inputs")
+    x = torch.from_file(path, shared=True, size=ROWS * length * WIDTH).view(ROWS, length, WIDTH)
+    x.normal_(generator=torch.Generator().manual_seed(2))
+    bandwidth_of(torch.device("cpu"))  # measured once, with memory of its own
+
+    @ps.function
+    def fold(x):
+        return ps.foldl(lambda h, row: torch.tanh(h @ weights + row), x, torch.zeros(WIDTH))
+
+    with ps.memory(policy, budget=4 * LAUNCH), LiveBytes() as live:
+        y = fold.map(x, out="stack")
+    assert live.peak < 1.3 * x.nbytes  # it is counted as well
+    weight = torch.arange(1.0, WIDTH + 1)
+    (found,) = torch.autograd.grad((y * weight).sum(), [weights])
+    (expected,) = torch.autograd.grad((fold.map(x, out="stack") * weight).sum(), [weights])
+    torch.testing.assert_close(found, expected)

@@ -7,6 +7,7 @@ in each scenario, as one line of JSON.
 import json
 import os
 import signal
+import threading
 import time
 from datetime import timedelta
 
@@ -130,6 +131,44 @@ def fault_of_an_instance():
     read.map([X, X], [1, 5])
 
 
+def failure_in_a_new_branch():
+    """Rank 1 fails where a plan that is kept goes on in another way than before."""
+    converge.map(X)
+    transport = current_transport()
+    if RANK == 1:
+        told, tell = [], transport.tell
+        transport.tell = lambda *args: (told.append(1), tell(*args))[1] if len(told) < 5 else fail()
+    converge.map(X * 8)
+
+
+def fail():
+    raise ValueError("out of luck")
+
+
+def the_branch_once_more():
+    found = converge.map(X * 8)
+    with ps.set_eager(True):
+        torch.testing.assert_close(list(found), [converge(row) for row in X * 8])
+
+
+def two_threads():
+    """Calls go one after the other; those that come in another order on each rank are refused."""
+    group, found = current_transport().group, []
+
+    def call(function, *arguments):
+        with process_group(group):
+            found.append(attempt(lambda: function.map(X, *arguments)))
+
+    calls = [(chain, STEPS), (converge,)]
+    threads = [threading.Thread(target=call, args=each) for each in calls[:: 1 - 2 * RANK]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if any(name not in ("", "AgreementError") for name, _, _ in found):
+        raise RuntimeError(str(found))
+
+
 def late_message():
     transport = current_transport()
     if RANK == 1:
@@ -190,6 +229,9 @@ SCENARIOS = [
     (rank_that_is_not_there, [0, 1], LONG),
     (fault_of_an_instance, [0, 1], LONG),
     (bad_index, [0, 1], LONG),
+    (failure_in_a_new_branch, [0, 1], LONG),
+    (the_branch_once_more, [0, 1], LONG),
+    (two_threads, [0, 1], LONG),
     (late_message, [0, 1], SHORT),
     (no_call, [0, 1], SHORT),
     (killed_in_forward, [0, 1, 2], LONG),

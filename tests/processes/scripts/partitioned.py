@@ -2,6 +2,7 @@
 
 import copy
 import os
+import threading
 
 import pytest
 import torch
@@ -10,6 +11,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import penstock as ps
+from penstock.autodiff.reverse import Reversal
+from penstock.distributed.queued import QueuedPlacedTapedRun
+
+#: The operations of the two devices of a rank.
+SIDES = ("sin", "cos")
 
 torch.set_default_dtype(torch.float64)
 
@@ -55,6 +61,34 @@ def climb(x):
             return z * y + 0.1
 
     return ps.cond(x.abs().sum() > 0.5, deeper, lambda: x)
+
+
+@ps.function
+def three_devices(x, n):
+    """A loop over a rank that has two devices and one that has one; rows go between all."""
+
+    def body(k, a, b):
+        with ps.device("rank:1/cpu:0"):
+            a = torch.sin(a * 1.5)
+        with ps.device("rank:1/cpu:1"):
+            b = torch.cos(b * 0.5) * a.sum()
+        with ps.device("rank:0"):
+            c = torch.tanh(a + b)
+        with ps.device("rank:1/cpu:1"):
+            return k + 1, a * 0.9, b * c
+
+    return ps.while_loop(lambda k, a, b: k < n, body, (0, x, x), parallel_iterations=2)[1:]
+
+
+@ps.function
+def side_by_side(x):
+    """Two devices of a rank that need not wait for each other."""
+    with ps.device("rank:1/cpu:0"):
+        a = torch.sin(x)
+    with ps.device("rank:1/cpu:1"):
+        b = torch.cos(x)
+    with ps.device("rank:0"):
+        return a * b
 
 
 def batch(seed):
@@ -142,11 +176,94 @@ def recursion_over_ranks():
         check(climb.map(x), expected)
 
 
-def gradients_of_gradients_are_refused():
+def gradients_of_gradients(rank):
+    torch.manual_seed(1)
+    model = Stages()
+    plain = copy.deepcopy(model)
     x, counts = batch(7)
-    outputs = Stages().score.map(x.requires_grad_(), counts)
-    with pytest.raises(ps.errors.RepetitionError, match="several processes"):
-        torch.autograd.grad(outputs[0].sum(), x, create_graph=True)
+    x.requires_grad_()
+    expected_x = x.detach().clone().requires_grad_()
+    with ps.set_eager(True):
+        expected = penalties(plain, expected_x, counts)
+    check(penalties(model, x, counts), expected)
+    check(x.grad, expected_x.grad)
+    used = {"first": {0}, "second": {1}, "both": {0, 1}, "rare": {1}}
+    for name, ranks in used.items():
+        found, reference = getattr(model, name), getattr(plain, name)
+        if rank in ranks:
+            check(found.weight.grad, reference.weight.grad)
+            check(found.bias.grad, reference.bias.grad)
+        else:
+            assert found.weight.grad is None
+
+
+def penalties(model, x, counts):
+    """A loss of outputs, of all gradients, and of gradients of one of those."""
+    loss = model(x, counts)[1:].sin().sum()
+    first = torch.autograd.grad(loss, [x, *model.parameters()], create_graph=True)
+    penalty = sum(gradient.square().sum() for gradient in first)
+    (second,) = torch.autograd.grad(penalty, x, create_graph=True)
+    total = loss + penalty + second.square().sum()
+    total.backward()
+    return [total, *first, second]
+
+
+def gradients_of_gradients_where_values_steer():
+    x, _ = batch(6)
+    x.requires_grad_()
+
+    def second(rows):
+        (first,) = torch.autograd.grad(torch.stack(rows).cos().sum(), x, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), x)
+
+    with ps.set_eager(True):
+        expected = second([climb(row) for row in x])
+    check(second(climb.map(x)), expected)
+
+
+def several_devices_of_a_rank_agree():
+    x, counts = batch(8)
+    x.requires_grad_()
+
+    def found(results):
+        loss = sum((a.sin() + b.cos()).sum() for a, b in results)
+        return [results, torch.autograd.grad(loss, x)]
+
+    with ps.set_eager(True):
+        expected = found([three_devices(*instance) for instance in zip(x, counts)])
+    for _ in range(2):  # the second follows the plan of the first
+        check(found(list(three_devices.map(x, counts))), expected)
+        with torch.no_grad():
+            check(list(three_devices.map(x, counts)), expected[0])
+
+
+def several_devices_of_a_rank_run_at_the_same_time(rank):
+    """Each launch and each half waits until that of the other device has begun."""
+    x = torch.ones(3, requires_grad=True)
+    begun = {(what, name): threading.Event() for what in ("step", "half") for name in SIDES}
+
+    def meet(what, block):
+        for name, other in zip(SIDES, reversed(SIDES)):
+            if name in block.name:
+                begun[what, name].set()
+                assert begun[what, other].wait(60.0), f"{what} of {name} was alone"
+
+    launch, half = QueuedPlacedTapedRun._launch, Reversal._run_half
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == 1:
+            patch.setattr(
+                QueuedPlacedTapedRun,
+                "_launch",
+                lambda run, step: (meet("step", step.block), launch(run, step))[1],
+            )
+            patch.setattr(
+                Reversal,
+                "_run_half",
+                lambda own, page, each: (meet("half", page.block), half(own, page, each))[1],
+            )
+        side_by_side(x).sum().backward()
+    check(x.grad, torch.cos(2 * x))
+    assert all(event.is_set() for event in begun.values()) == (rank == 1)
 
 
 def replicas_train_as_one(rank, replica, pipeline, across):
@@ -184,7 +301,12 @@ def main():
         losses_go_backward_one_by_one()
         what_is_not_used_has_no_gradient(rank)
         recursion_over_ranks()
-        gradients_of_gradients_are_refused()
+        several_devices_of_a_rank_agree()
+        several_devices_of_a_rank_run_at_the_same_time(rank)
+        gradients_of_gradients(rank)
+        gradients_of_gradients_where_values_steer()
+    with ps.process_group(twins[rank]):  # where two of the four have another rank than before
+        recursion_over_ranks()
     replicas_train_as_one(rank, replica, pipelines[replica], twins[rank])
     print("agreed", flush=True)
     dist.barrier()

@@ -80,15 +80,15 @@ def compare_placed(name):
                 for tensor in made.tensors:
                     tensor.mul_(scale)
             with ps.memory(policy, budget=budget):
-                compare_call(made)
+                compare_call(made, is_twice=scale != 1.0)
             assert len(planned) <= most, f"{len(planned)} plans"
             with torch.no_grad():
                 for tensor in made.tensors:
                     tensor.div_(scale)
 
 
-def compare_call(made):
-    """Values, and gradients of whatever this rank uses."""
+def compare_call(made, is_twice):
+    """Values, and gradients of whatever this rank uses; `is_twice`: of gradients."""
     results = [made.function.map(*made.columns)]
     with ps.set_eager(True):
         results.append([made.function(*instance) for instance in made.instances])
@@ -100,6 +100,10 @@ def compare_call(made):
     grads = []
     for leaves in (found, expected):
         loss = sum((leaf * torch.arange(1.0, leaf.numel() + 1)).sum() for leaf in leaves)
+        if is_twice:
+            tensors = made.tensors
+            first = torch.autograd.grad(loss, tensors, create_graph=True, allow_unused=True)
+            loss = loss + sum(grad.square().sum() for grad in first if grad is not None)
         grads.append(torch.autograd.grad(loss, made.tensors, allow_unused=True))
     for place, (mine, grad) in enumerate(zip(*grads, strict=True)):
         ranks = [None] * dist.get_world_size()

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from functools import partial
+from types import MethodType
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -180,9 +183,33 @@ def test_random_operations_have_the_types_of_torch(draw) -> None:
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
 
 
-def test_a_random_operation_without_a_key_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="gumbel_softmax: this random operation has no form"):
-        entry_of(lambda x: F.gumbel_softmax(x), x34)
+def first_of(module, x):
+    return module(x)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "draws"),
+    [
+        ("poisson", lambda x: torch.poisson(x)),
+        ("binomial", lambda x: torch.binomial(x, x)),
+        ("_standard_gamma", lambda x: torch.distributions.Gamma(x, x).sample()),
+        ("randperm", lambda x: x[torch.randperm(3)]),
+        ("lstm with dropout", partial(first_of, nn.LSTM(4, 4, 2, dropout=0.5))),
+        ("gru with dropout", partial(first_of, nn.GRU(4, 4, 2, dropout=0.5))),
+    ],
+    ids=lambda item: item if isinstance(item, str) else "",
+)
+def test_a_random_operation_without_a_key_is_refused(name, draws) -> None:
+    with pytest.raises(ArgumentError, match=f"{name}.*: this random operation has no form"):
+        entry_of(lambda x: draws(x), x34)
+
+
+def test_a_recurrent_module_without_dropout_between_layers_draws_nothing() -> None:
+    modules = nn.LSTM(4, 4, 2), nn.LSTM(4, 4, 1), nn.GRU(4, 4, 2, dropout=0.5).eval()
+    for module in modules:
+        rows = torch.randn(2, 3, 4)
+        found = ps.function(MethodType(first_of, module)).map(rows, out="stack")
+        torch.testing.assert_close(found, torch.stack([module(row)[0] for row in rows]))
 
 
 def test_sources_are_lines_of_user_code() -> None:

@@ -9,6 +9,7 @@ import penstock as ps
 from penstock.data import random_binary_trees
 from penstock.errors import RecursionLimitError
 from penstock.plan import planners
+from penstock.plan import slots as slots_module
 from penstock.plan.limits import limits
 from penstock.plan.machine import Machine
 from penstock.plan.native import kept_code, kernel_state
@@ -16,6 +17,7 @@ from penstock.plan.native import machine as native_machine
 from penstock.plan.native.assemble import assemble
 from penstock.plan.native.program import NotNative
 from penstock.plan.planners import planning
+from penstock.plan.schedule import Chunk
 from penstock.run.engine import Run
 
 #: Loops over scalars are part of what is planned here.
@@ -258,3 +260,20 @@ def test_compiled_code_is_kept_by_its_sources(monkeypatch, tmp_path):
     assert kept_code.can_keep(folder)
     (folder / "kernel.nbc").touch()
     assert kept_code.is_compiled()
+
+
+def test_arenas_of_large_inputs_grow_alike(monkeypatch):
+    """Rows of sequences that are large, as here all are, do not decide how an arena grows."""
+    monkeypatch.setattr(slots_module, "LARGE", 0)
+
+    @ps.function
+    def summed(x):
+        return ps.foldl(lambda h, row: torch.tanh(h + row), x, torch.zeros(2))
+
+    digests = []
+    for mode in ("never", "always"):
+        with planning(mode), torch.no_grad():
+            schedule = summed.schedule(torch.ones(40, 60, 2))
+        digests.append(schedule.digest())
+        assert max(item.count for item in schedule.instructions if isinstance(item, Chunk)) <= 2048
+    assert digests[0] == digests[1]

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.plan import slots as slots_module
 from penstock.plan.schedule import Chunk, Kind, Picks, Span
 from penstock.plan.slots import FIRST_CHUNK, SlotSpace, ranges
 
@@ -178,3 +179,13 @@ def test_no_slot_is_handed_out_while_it_is_in_use(steps):
             space.release(over)
         held = [item for item in held if item[0] > time]
         assert space.live() == sum(len(slots_of(target)) for _, target in held)
+
+
+def test_an_arena_does_not_grow_with_large_inputs(monkeypatch):
+    """They are never free, so they must not count among the slots of which half should be."""
+    monkeypatch.setattr(slots_module, "LARGE", 1 << 12)
+    space = new_space()
+    space.adopt(20_000)
+    for _ in range(100):
+        space.release(space.allocate(300))
+    assert space.end - space.given <= 4 * FIRST_CHUNK

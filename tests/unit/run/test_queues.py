@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -14,8 +15,10 @@ import torch
 
 import penstock as ps
 from penstock.autodiff.page import Page
+from penstock.ir.devices import Device
 from penstock.run.engine import QueuedRun
 from penstock.run.prepared import PreparedLaunch
+from penstock.run.queues import find_queue, put_tasks
 from tests.placed_programs import PLACED, loop_across_devices
 from tests.placing import slow_device
 
@@ -275,3 +278,25 @@ def test_threads_end_with_the_interpreter():
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=5 * LONG, check=False
     )
     assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
+
+
+class Interrupting(list):
+    """Tasks that Ctrl-C comes between."""
+
+    def __iter__(self):
+        yield from list.__iter__(self)
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_finds_the_tasks_of_all_queues_put_or_of_none():
+    done, first, second = [], find_queue(Device(0, "cpu:1")), find_queue(Device(0, "cpu:2"))
+    tasks = [
+        (first, [lambda: done.append("first")]),
+        (second, Interrupting([lambda: done.append("second")])),
+    ]
+    with pytest.raises(KeyboardInterrupt):
+        put_tasks(tasks, lambda: done.append("noted"))
+    is_through = threading.Event()
+    put_tasks([(first, [is_through.set])], lambda: None)
+    assert is_through.wait(LONG)
+    assert not done

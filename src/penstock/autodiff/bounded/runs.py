@@ -16,16 +16,11 @@ import torch
 from penstock.autodiff.bounded.choosing import Choosing, strategy_for
 from penstock.autodiff.bounded.folding import Values, gathered
 from penstock.autodiff.bounded.ledger import Rows, is_repeatable, lent_ranges
-from penstock.autodiff.bounded.predicting import (
-    Fitting,
-    History,
-    Predicted,
-    Stopwatch,
-    find_ways,
-)
+from penstock.autodiff.bounded.predicting import Fitting, History, Predicted, Stopwatch, find_ways
 from penstock.autodiff.bounded.segments import Segment, SegmentStep
 from penstock.autodiff.page import Page
-from penstock.autodiff.tape import Tape, TapedRun, Taping
+from penstock.autodiff.tape import Tape, Taping
+from penstock.autodiff.taped_run import TapedRun
 from penstock.autodiff.versions import check_version, version_of
 from penstock.calls.autocast import OFF, autocast_as
 from penstock.plan.schedule import Array, Kind, Shared

@@ -14,12 +14,12 @@ from torch.utils import _pytree as pytree
 
 from penstock.calls.structure import Structure, flatten, unflatten
 from penstock.capture.active import active_tracer
+from penstock.capture.converted.list_refusals import nothing_known, other_structure, unsupported
 from penstock.capture.leaves import as_values
 from penstock.capture.location import user_place
 from penstock.capture.recording import record
-from penstock.capture.refusals import describe
 from penstock.capture.traced_array import TracedTensorArray
-from penstock.errors import IndexRangeError, StructureError, TracedValueError, report
+from penstock.errors import StructureError, TracedValueError, report
 from penstock.ir.program import ArrayNew
 from penstock.ir.types import ArrayType, TensorType
 
@@ -134,7 +134,7 @@ class TracedList:
         leaves, structure = flatten(as_values(value, "list.append: an element", "element"))
         self.given(structure, [None] * len(leaves))
         if structure != self.structure:
-            raise _other_structure(self.structure, value)
+            raise other_structure(self.structure, value)
         written = [
             array.write(self.count, leaf) for array, leaf in zip(self.arrays, leaves, strict=True)
         ]
@@ -150,7 +150,7 @@ class TracedList:
         """Take the last element off."""
         tracer = self._changing("pop")
         if index != -1:
-            raise _unsupported("pop from the middle")
+            raise unsupported("pop from the middle")
         value = self[-1]
         self.count = _plus(tracer, self.count, -1)
         self.has_holes = True
@@ -158,14 +158,14 @@ class TracedList:
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            raise _unsupported("a slice")
+            raise unsupported("a slice")
         tracer = _tracer()
         if self.stacked is not None and self.structure is not None:
             return unflatten(self.structure, [leaf[index] for leaf in self.stacked])
         if isinstance(index, int) and index < 0:
             index = _plus(tracer, self.count, index)
         if self.structure is None:
-            raise UnknownElements if tracer.trials else _nothing_known()
+            raise UnknownElements if tracer.trials else nothing_known()
         return unflatten(self.structure, [array.read(index) for array in self.arrays])
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -174,13 +174,13 @@ class TracedList:
             index = _plus(tracer, self.count, index)
         leaves, structure = flatten(as_values(value, "a list's element", "element"))
         if structure != self.structure:
-            raise _other_structure(self.structure, value)
+            raise other_structure(self.structure, value)
         self.arrays = [a.write(index, leaf) for a, leaf in zip(self.arrays, leaves, strict=True)]
 
     def stack(self) -> Any:
         """All elements along a new first dimension, in the structure of an element."""
         if self.structure is None:
-            raise _nothing_known()
+            raise nothing_known()
         if self.stacked is not None:
             return unflatten(self.structure, self.stacked)
         if not self.has_holes:
@@ -200,7 +200,7 @@ class TracedList:
         )
 
     def __iter__(self) -> Any:
-        raise _unsupported("iteration outside of a `for` statement")
+        raise unsupported("iteration outside of a `for` statement")
 
     def __bool__(self) -> bool:
         return len(self) > 0
@@ -240,40 +240,6 @@ def _empty_array(tracer: Tracer, element: TensorType | None, capacity: Any) -> T
     output = tracer.emit(ArrayNew(grows), (size,), (ArrayType(element),))[0]
     length = None if grows else size.traced.hint
     return TracedTensorArray(tracer, output, tracer.scope, length, grows)
-
-
-def _unsupported(what: str) -> TracedValueError:
-    return TracedValueError(
-        report(
-            f"A list that grows in traced code cannot be used for {what}.",
-            where=user_place(),
-            facts=[("asked for", what), ("possible", "append, pop(), [i], len, for, torch.stack")],
-            todo="Use torch.stack(list) and tensor operations, or a ps.TensorArray.",
-        )
-    )
-
-
-def _nothing_known() -> IndexRangeError:
-    return IndexRangeError(
-        report(
-            "Nothing was ever appended to this list.",
-            where=user_place(),
-            facts=[("list", "empty"), ("needed", "the type of an element")],
-            todo="Append to it first.",
-        )
-    )
-
-
-def _other_structure(structure: Any, value: Any) -> StructureError:
-    known = "unknown" if structure is None else f"{structure.num_leaves} tensors"
-    return StructureError(
-        report(
-            "list.append: all elements of a list that grows in traced code have one structure.",
-            where=user_place(),
-            facts=[("elements so far", known), ("new element", describe(value))],
-            todo="Append elements of one structure, or use one list for each kind.",
-        )
-    )
 
 
 def _flatten_list(item: TracedList) -> tuple[list[Any], Any]:

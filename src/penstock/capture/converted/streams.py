@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.capture.converted.decisions import and_
 from penstock.capture.converted.lists import TracedList
+from penstock.capture.elements import Elements
 from penstock.capture.location import user_place
-from penstock.capture.sequences import Elements
 from penstock.capture.traced_tensor import TracedTensor
 from penstock.errors import ArgumentError, report
 

@@ -111,7 +111,7 @@ def reuse(number, count, as_run, out, into, arenas, counts, sequences, scalars):
     if not is_stale:
         collect(number, arenas, counts, sequences, scalars)
         free = arenas[number, op.FREE]
-        if 2 * free < arenas[number, op.STOP] or count > free:
+        if 2 * free < arenas[number, op.STOP] - arenas[number, op.LEFT_OUT] or count > free:
             arenas[number, op.FREE], arenas[number, op.TAKEN] = 0, 0
             return -1
     first = arenas[number, op.REGION] + arenas[number, op.STOP] + arenas[number, op.TAKEN]
@@ -141,7 +141,8 @@ def allocate(number, count, as_run, out, into, arenas, counts, sequences, chunks
     if arenas[number, op.TOP] + count > arenas[number, op.STOP]:
         start = reuse(number, count, as_run, out, into, arenas, counts, sequences, scalars)
         if start == -1:
-            size = max(count, arenas[number, op.STOP], FIRST_CHUNK)
+            made = arenas[number, op.STOP] - arenas[number, op.LEFT_OUT]
+            size = max(count, made, FIRST_CHUNK)
             counts, chunks = grow_arena(number, size, arenas, counts, chunks, scalars)
     if start == -1:
         start = arenas[number, op.TOP]

@@ -1,4 +1,4 @@
-"""Rules for operations that move entries: views, cuts, joins and orders."""
+"""Rules for operations that move entries: cuts, joins and orders; and for those that make them."""
 
 from __future__ import annotations
 
@@ -21,99 +21,9 @@ from penstock.run.padding.ragged import (
     product,
     with_defaults,
 )
+from penstock.run.padding.views import reordered
 
 aten = torch.ops.aten
-
-
-def view(frame: Frame, step: Step, args: Any, kwargs: Any) -> Ragged:
-    """Dimensions are split and joined along their factors."""
-    value: Ragged = args[0]
-    dims = regroup([f for factors in value.dims for f in factors], step.tensor.shape)
-    if dims is None:
-        raise Unpaddable(operator_name(step.target), "cuts a dynamic dimension into others")
-    shape = [frame.size(size) for size in step.tensor.shape]
-    zero = frozenset(range(len(dims))) if set(value.padded) <= value.zero else frozenset()
-    return Ragged(value.tensor.reshape(shape), dims, _padded_of(dims, zero), value.is_finite)
-
-
-def regroup(factors: Sequence[Size], shape: Sequence[Size]) -> tuple[Factors, ...] | None:
-    """The factors as the dimensions of another shape; None where they do not fit."""
-    remaining = [factor for factor in factors if factor != 1]
-    dims: list[Factors] = []
-    for size in shape:
-        taken: list[Size] = []
-        while product(tuple(taken)) != size:
-            if not remaining:
-                return None
-            factor = remaining.pop(0)
-            part = _part(tuple(taken), factor, size)
-            taken.append(part)
-            if part != factor:
-                assert isinstance(factor, int)
-                assert isinstance(part, int)
-                remaining.insert(0, factor // part)
-        dims.append(plain(tuple(taken)))
-    return tuple(dims) if not remaining else None
-
-
-def _part(taken: Factors, factor: Size, size: Size) -> Size:
-    """As much of a factor as makes up the size, or all of it."""
-    if not isinstance(factor, int):
-        return factor
-    divisors = (n for n in range(1, factor) if factor % n == 0)
-    return next((n for n in divisors if product((*taken, n)) == size), factor)
-
-
-def _padded_of(dims: Sequence[Factors], among: frozenset[int]) -> frozenset[int]:
-    return frozenset(k for k in among if is_padded(dims[k]))
-
-
-def unsqueeze(frame: Frame, step: Step, args: Any, kwargs: Any) -> Ragged:
-    """A dimension of size 1."""
-    value, dim = args
-    dim %= len(value.dims) + 1
-    order = [*range(dim), None, *range(dim, len(value.dims))]
-    return _reordered(value, value.tensor.unsqueeze(dim), order)
-
-
-def squeeze(frame: Frame, step: Step, args: Any, kwargs: Any) -> Ragged:
-    """Without dimensions of size 1; a dynamic one is none of them."""
-    value: Ragged = args[0]
-    rank = len(value.dims)
-    named = args[1] if len(args) > 1 else range(rank)
-    chosen = {dim % rank for dim in ([named] if isinstance(named, int) else named)}
-    gone = [k for k in sorted(chosen) if not value.dims[k] and value.tensor.shape[k] == 1]
-    order = [k for k in range(rank) if k not in gone]
-    return _reordered(value, value.tensor.squeeze(gone), order)
-
-
-def permute(frame: Frame, step: Step, args: Any, kwargs: Any) -> Ragged:
-    """Dimensions in another order."""
-    value: Ragged = args[0]
-    order = list(range(len(value.dims)))
-    if step.target is aten.permute.default:
-        order = [dim % len(order) for dim in args[1]]
-    elif len(order) > 1:
-        first, second = args[1:] if len(args) > 2 else (0, 1)
-        order[first], order[second] = order[second], order[first]
-    return _reordered(value, value.tensor.permute(order), order)
-
-
-def _reordered(value: Ragged, tensor: torch.Tensor, order: Sequence[int | None]) -> Ragged:
-    dims = tuple(() if k is None else value.dims[k] for k in order)
-    zero = frozenset(place for place, k in enumerate(order) if k in value.zero)
-    return Ragged(tensor, dims, zero, value.is_finite)
-
-
-def expand(frame: Frame, step: Step, args: Any, kwargs: Any) -> Ragged:
-    """The same entries along new dimensions."""
-    value: Ragged = args[0]
-    shape = step.tensor.shape
-    first = len(shape) - len(value.dims)
-    dims = [plain((size,)) for size in shape[:first]]
-    dims += [known or plain((size,)) for known, size in zip(value.dims, shape[first:])]
-    tensor = value.tensor.expand([frame.size(size) for size in shape])
-    return Ragged(tensor, tuple(dims), frozenset(k + first for k in value.zero), value.is_finite)
 
 
 def cut(frame: Frame, step: Step, args: Any, kwargs: Any) -> Ragged:
@@ -164,14 +74,14 @@ def select(frame: Frame, step: Step, args: Any, kwargs: Any) -> Ragged:
     dim %= len(value.dims)
     order = [k for k in range(len(value.dims)) if k != dim]
     if not is_padded(value.dims[dim]) or (isinstance(place, int) and place >= 0):
-        return _reordered(value, value.tensor.select(dim, place), order)
+        return reordered(value, value.tensor.select(dim, place), order)
     _require_single(step, value, dim)
     if isinstance(place, int):
         index = frame.length(value.dims[dim][0]) + place
     else:
         index = frame.length(place)
     taken = _take(frame, value, dim, index.reshape(1)).select(dim, 0)  # type: ignore[union-attr]
-    return _reordered(value, taken, order)
+    return reordered(value, taken, order)
 
 
 def flip(frame: Frame, step: Step, args: Any, kwargs: Any) -> Ragged:
@@ -236,7 +146,7 @@ def stack(frame: Frame, step: Step, args: Any, kwargs: Any) -> Ragged:
     zero = frozenset.intersection(*(part.zero for part in parts))
     order = [*range(dim), None, *range(dim, len(dims))]
     tensor = torch.stack([part.tensor for part in parts], dim)
-    made = _reordered(Ragged(parts[0].tensor, dims, zero), tensor, order)
+    made = reordered(Ragged(parts[0].tensor, dims, zero), tensor, order)
     sized = tuple(f if k != dim else plain((len(parts),)) for k, f in enumerate(made.dims))
     return Ragged(tensor, sized, made.zero, all(part.is_finite for part in parts))
 
@@ -257,7 +167,7 @@ def pieces(frame: Frame, step: Step, args: Any, kwargs: Any) -> tuple[Ragged, ..
 def _piece(value: Ragged, part: torch.Tensor, dim: int, fact: Any) -> Ragged:
     assert isinstance(fact, TensorFact)
     if len(fact.shape) < len(value.dims):
-        return _reordered(value, part, [k for k in range(len(value.dims)) if k != dim])
+        return reordered(value, part, [k for k in range(len(value.dims)) if k != dim])
     dims = (*value.dims[:dim], plain((fact.shape[dim],)), *value.dims[dim + 1 :])
     return Ragged(part, dims, value.zero, value.is_finite)
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from penstock.run.batched.functorch_adapter import operator_name
-from penstock.run.padding import mixing, moves
+from penstock.run.padding import mixing, moves, views
 from penstock.run.padding.pointwise import GUARDED, SAFE, apply_pointwise
 from penstock.run.padding.products import LAYOUTS, multiply
 from penstock.run.padding.ragged import greatest_of, least_of
@@ -32,17 +32,17 @@ _BY_OVERLOAD: dict[str, Rule] = {
 _BY_NAME: dict[str, Rule] = {
     **dict.fromkeys((*SAFE, *GUARDED), apply_pointwise),
     **dict.fromkeys(LAYOUTS, multiply),
-    **dict.fromkeys(("view", "_unsafe_view", "reshape", "_reshape_alias"), moves.view),
-    **dict.fromkeys(("permute", "transpose", "t"), moves.permute),
-    **dict.fromkeys(("squeeze", "squeeze_"), moves.squeeze),
+    **dict.fromkeys(("view", "_unsafe_view", "reshape", "_reshape_alias"), views.view),
+    **dict.fromkeys(("permute", "transpose", "t"), views.permute),
+    **dict.fromkeys(("squeeze", "squeeze_"), views.squeeze),
     **dict.fromkeys(("split", "split_with_sizes", "unbind", "chunk"), moves.pieces),
     **dict.fromkeys(("zeros", "ones", "full", "empty", "new_zeros", "new_ones"), moves.make),
     **dict.fromkeys(("new_full", "new_empty"), moves.make),
     **dict.fromkeys(("tril", "triu"), moves.triangle),
     **dict.fromkeys(("_softmax", "_safe_softmax", "_log_softmax"), mixing.softmax),
     **dict.fromkeys(mixing.LOSSES, mixing.loss_of_entries),
-    "unsqueeze": moves.unsqueeze,
-    "expand": moves.expand,
+    "unsqueeze": views.unsqueeze,
+    "expand": views.expand,
     "slice": moves.cut,
     "select": moves.select,
     "flip": moves.flip,

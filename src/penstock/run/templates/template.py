@@ -24,6 +24,7 @@ from penstock.run.fused.binding import FusedLaunch, bind_launch
 from penstock.run.graphs import place_key
 from penstock.run.inputs import input_values
 from penstock.run.templates.layout import SPARE, Layout
+from penstock.run.uploads import unchanging
 
 if TYPE_CHECKING:
     from penstock.plan.call_inputs import Adopted
@@ -148,8 +149,9 @@ class Template:
         for span, values in input_values(run, columns, adopted):
             places = [self.own.arenas[span.arena].chunks[0]]
             places += (held for at, held in self.own.mirrors.items() if at.arena == span.arena)
+            still = unchanging(values)
             for place in places:
-                place[span.start : span.start + span.count].copy_(values, non_blocking=True)
+                place[span.start : span.start + span.count].copy_(still, non_blocking=True)
 
     def _run(self) -> None:
         self.own.uniforms = dict(self._given)

@@ -1,0 +1,84 @@
+"""A call of a program that leaves a tape: which values carry gradients, and what outlives the call.
+
+When the call is over, values live on in pages only. A plan that was captured hands its tape to
+later calls, which go backward anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+from penstock.autodiff.page import Page
+from penstock.autodiff.tape import Entry, Tape, Taping
+from penstock.autodiff.versions import version_of
+from penstock.ir.graph import Wire
+from penstock.plan.schedule import Span
+from penstock.run.engine import Run
+from penstock.run.kept_plans import KeptPlan
+
+
+class TapedRun(Taping, Run):
+    """A run of a program that leaves a tape."""
+
+    #: The wires through which gradients flow.
+    wires: frozenset[Wire]
+
+    def __init__(self, *args: Any, wires: frozenset[Wire], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.tape, self.wires = Tape(), wires
+        self.versions: dict[int, int] = {}
+        #: The operands and results of blocks that carry gradients, as far as they were asked for.
+        self.known_flows: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
+
+    @property
+    def purpose(self) -> Hashable:
+        """What a captured plan may serve for."""
+        return self.wires, self.saves_rows
+
+    def traces(self) -> list[Entry]:
+        """The tape, which later runs write anew."""
+        for entry in self.tape.entries:
+            if isinstance(entry, Page):
+                entry.is_lasting = True
+        return self.tape.entries
+
+    def no_traces(self) -> list[Entry]:
+        """An empty tape."""
+        return []
+
+    def take_traces(self, traces: list[Entry]) -> None:
+        """Have the tape of another run, of which nothing has gone backward."""
+        self.tape.entries = traces
+        for entry in traces:
+            if isinstance(entry, Page):
+                entry.consumed = None
+
+    def finish(self) -> None:
+        """Let go of what backward does not need: values live on in pages only, and of the planner
+        what it leaves behind.
+        """
+        self.arenas, self.mirrors = [], {}
+        self.machine = None
+        self.planner = self.kept or KeptPlan(self.outcome)
+        self.versions = {number: version_of(value) for number, value in self.uniforms.items()}
+
+    def unasked(self) -> Iterable[Span]:
+        """Slots of inputs that carry no gradients, though others of their arenas may."""
+        entries = zip(self.executable.graph.inputs, self.outcome.adopted, strict=True)
+        return (
+            span for entry, spans in entries if entry.slot not in self.wires for span in spans or ()
+        )
+
+    def flows(self, number: int) -> tuple[Sequence[int], Sequence[int]]:
+        """The operands and results of a block that carry gradients."""
+        if number not in self.known_flows:
+            node = self.blocks[number].node
+            operands = tuple(
+                position
+                for position, wire in enumerate(node.inputs)
+                if wire in self.wires and wire.home != "host"
+            )
+            results = tuple(k for k, wire in enumerate(node.outputs) if wire in self.wires)
+            self.known_flows[number] = operands, results
+        return self.known_flows[number]
