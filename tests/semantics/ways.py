@@ -194,6 +194,9 @@ WITH_CLOSED_LOOPS = (
 
 #: The programs with loops that run in windows; of all others `map_windows` is `map`.
 WITH_WINDOWS = (
+    "growing_array",
+    "lstm_by_tensor_array",
+    "loop_in_recursion",
     "forked_versions",
     "unstacked_permutation",
     "stacked_sequences",

@@ -132,6 +132,26 @@ def test_code_that_differs_from_the_plain_one_is_not_used() -> None:
         code(mixed).compile()
 
 
+@pytest.mark.parametrize("error", [1e-6, 1e-2])
+def test_rounding_goes_by_the_largest_result(error: float) -> None:
+    """Results that cancel out differ by as much as those that do not: both are of the size of what
+    they were computed from.
+    """
+
+    def grown(rows: int, x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        return x, 0 * y + torch.tensor([1e6, 0.01, 0.01, 0.01])
+
+    def rounded(function, examples, free, slots):  # type: ignore[no-untyped-def]
+        return lambda tensors: [values + error * 1e6 for values in function(*tensors)]
+
+    with patch("penstock.run.fused.launch_code.compile_function", rounded):
+        if error < 1e-4:
+            code(grown).compile()
+            return
+        with pytest.raises(inductor.CannotCompile, match="differ for 1 rows"):
+            code(grown).compile()
+
+
 def test_code_that_cannot_be_checked_is_not_used() -> None:
     @ps.function
     def share(x, parts):  # type: ignore[no-untyped-def]
