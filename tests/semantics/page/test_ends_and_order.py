@@ -15,7 +15,7 @@ from penstock.passes.rank import rank_nodes
 from penstock.plan.faults import PlanningError
 from penstock.plan.limits import limits
 from penstock.plan.machine import Machine
-from penstock.plan.schedule import Chunk, Picks, Read
+from penstock.plan.schedule import Chunk, Kind, Picks, Read
 from penstock.plan.slots import FIRST_CHUNK, SlotSpace
 from penstock.run import engine
 from tests.semantics.page.watch import Watch
@@ -168,7 +168,7 @@ def test_s82_free_slots_are_looked_for_when_a_chunk_is_full(monkeypatch):
     monkeypatch.setattr(
         SlotSpace, "_collect", lambda space: (collections.append(space.end), original(space))[1]
     )
-    space = SlotSpace(0, ("float32", (), "cpu"))
+    space = SlotSpace(0, Kind("float32", (), "cpu"))
     first = space.allocate(FIRST_CHUNK)
     assert (space.end, collections) == (FIRST_CHUNK, [0])
     # all in use: the arena doubles
