@@ -214,7 +214,7 @@ def stack(
     at = 0
     for k in range(count):
         length = sequences[LENGTH, heap[arrays + k]]
-        base = at if total == 0 else slots[min(at, total - 1)]
+        base = at if total == 0 else slots[at if at < total else total - 1]
         number = new_entry(sequences, unused, scalars)
         sequences[BASE, number] = base if is_run else start + at
         sequences[LENGTH, number], sequences[REFERENCES, number] = length, 1
