@@ -153,7 +153,8 @@ class Adjoint:
         names = {"g": f"d_{target}", "y": target}
         for atom, rule in zip(statement.operands, statement.op.derivatives, strict=True):
             if rule is not None and names_of([atom]) & self.active:
-                expression = self.printer.expand(rule, statement.computes, statement.operands, **names)
+                operands = statement.operands
+                expression = self.printer.expand(rule, statement.computes, operands, **names)
                 self.contribute(atom, expression, presence, f"h_{target}")
                 self.used |= self._reads(rule, statement)
 

@@ -130,7 +130,10 @@ class TrainingKernels:
         parameters += [Parameter(f"c{k}", self.kernels.dtypes[k]) for k in pattern]
         parameters += [Parameter(f"g{k}", self.gradient_dtype(k)) for k in self.operands]
         parameters += [Parameter(f"m{k}", "bool") for k in self.operands]
-        return make_kernel(self._loop, parameters, adjoint.printer), reached
+        return self._kernel(parameters, adjoint.printer), reached
+
+    def _kernel(self, parameters: Sequence[Parameter], printer: Printer) -> Kernel:
+        return make_kernel(self._loop, parameters, printer)
 
     def gradient_dtype(self, operand: int) -> str:
         """The dtype in which a gradient is made: sums over rows are in float64."""
