@@ -151,7 +151,7 @@ def test_a_division_by_zero_names_the_first_instance_that_fails_and_the_line():
     assert "instance  1" in message
     assert "test_native_loops.py" in message
     assert "dividend  99" in message
-    assert program.map(*on_cuda(torch.tensor([8]), torch.tensor([2])))[0] == -1
+    assert program.map(*on_cuda(torch.tensor([8]), torch.tensor([3])))[0] == -1
 
 
 class Interrupted(Exception):

@@ -98,7 +98,7 @@ class DeviceLoopForm:
         tapes, rest = rest[: len(self.kernels.tapes)], rest[len(self.kernels.tapes) :]
         read = dict(zip((*self._rows, *self._uniforms), rest))
         cotangents = rest[len(read) :]
-        grads, masks = self._new_gradients(rows)
+        grads, masks = self._new_gradients(rows, reached)
         tops, stacks = self._new_stacks(index)
         after = [*(read[k] for k in self.kernels.read), *cotangents, *grads, *masks]
         call(rows, [*tops, *index[:2], *tapes, *stacks, *after])
@@ -114,13 +114,16 @@ class DeviceLoopForm:
         sizes = self.kernels.stack_sizes.items()
         return [tops], [self._empty(total * size, dtype) for dtype, size in sizes]
 
-    def _new_gradients(self, rows: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    def _new_gradients(
+        self, rows: int, reached: Sequence[Presence]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Room that the kernel fills, where it reaches an operand."""
         grads, masks = [], []
-        for k in self.kernels.operands:
+        for k, presence in zip(self.kernels.operands, reached, strict=True):
             spec = self.block.inputs[k]
-            made = torch.zeros(rows, *spec.shape, dtype=spec.torch_dtype, device=self.device)  # type: ignore[arg-type]
-            grads.append(made)
-            masks.append(torch.zeros(rows, dtype=torch.bool, device=self.device))
+            sizes = [0] if presence is Presence.NEVER else [rows, *spec.shape]
+            grads.append(torch.empty(sizes, dtype=spec.torch_dtype, device=self.device))  # type: ignore[arg-type]
+            masks.append(self._empty(rows if presence is Presence.MAYBE else 0, "bool"))
         return grads, masks
 
     def _finished(
@@ -136,7 +139,7 @@ class DeviceLoopForm:
             assert isinstance(kind, TensorType)
             if self.block.inputs[k].kind == "row":
                 found.append(grad.to(kind.device))
-            elif presence is Presence.MAYBE and not bool(mask.any()):
+            elif presence is Presence.NEVER or (mask.numel() and not bool(mask.any())):
                 found.append(None)
             else:
                 total = grad.sum(0, dtype=torch.float64)
