@@ -125,7 +125,7 @@ class TreeSubject:
         equal leaves once, all others and the floor as often as they occur.
         """
         words = torch.cat([tree.token[tree.start.diff() == 0] for tree in self.trees])
-        distinct, leaves = len(words.unique()), len(words)
+        distinct, leaves = len(torch.unique(words)), len(words)
         shared = f"batch {len(self.trees)} has {distinct:,} among {leaves:,} leaves, the floor all"
         return {**NOTES, "distinct words": shared}
 

@@ -70,7 +70,7 @@ def test_programs_with_loops_that_run_as_native_code_are_known(name):
 def test_programs_with_loops_that_run_in_windows_are_known(name):
     case = PROGRAMS[name].case(PROGRAMS[name].dtypes[0])
     program = case.traced.program(*case.instances[0])
-    plain, wide = (program_to_graph(program, closes_loops=True, opens_windows=w) for w in (0, 1))
+    plain, wide = (program_to_graph(program, closes_loops=["cpu"], opens_windows=w) for w in (0, 1))
     assert (len(wide.contexts) > len(plain.contexts)) == (name in WITH_WINDOWS)
 
 

@@ -22,6 +22,7 @@ from penstock.ir.graph import Block, Home, Node, Wire
 from penstock.ir.program import AsSequence, RowLoop, Source, TorchCall, Value
 from penstock.ir.program import Node as ProgramNode
 from penstock.ir.types import TensorType
+from penstock.passes.row_types import device_of
 from penstock.passes.rowwise import PRODUCTS
 from penstock.plan.schedule import Launch
 from penstock.run.batched import BatchedBlock, BlockInput, build_batched
@@ -313,7 +314,8 @@ def _compute(node: ProgramNode, values: dict[Value, torch.Tensor | int]) -> None
     if isinstance(node.operation, AsSequence):
         outputs: Sequence[torch.Tensor | int] = operands
     elif isinstance(node.operation, RowLoop):
-        outputs = PlainRows().row(node.operation.body, operands)
+        device = torch.device(device_of(node.inputs) or "cpu")
+        outputs = PlainRows(device).row(node.operation.body, operands)
     else:
         assert isinstance(node.operation, TorchCall)
         outputs = call(node.operation, operands)

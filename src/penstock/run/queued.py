@@ -143,6 +143,8 @@ class OnQueues(Runner):
         arena = self.arena(item.source.arena)
 
         def find() -> torch.Tensor:
+            if self.recorder is not None:
+                self.recorder.sent(item)
             rows = arena.gather(item.source)
             return rows.clone() if isinstance(item.source, Span) else rows
 

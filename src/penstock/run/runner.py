@@ -45,6 +45,7 @@ from penstock.run.prepared import (
     PreparedLaunch,
     PreparedPadding,
     PreparedRead,
+    PreparedReceipt,
     PreparedStore,
     PreparedWindow,
     prepare_copy,
@@ -242,7 +243,7 @@ class Runner:
         elif isinstance(step, PreparedStore):
             self._store(step)
         elif isinstance(step, PreparedCopy):
-            self._copy(step)
+            self._copy_recorded(step)
         elif isinstance(step, PreparedPadding):
             self._pad(step)
         else:
@@ -252,6 +253,13 @@ class Runner:
 
     def _store(self, step: PreparedStore) -> None:
         step.put(self, step.values)
+
+    def _copy_recorded(self, step: PreparedCopy) -> None:
+        if self.recorder is not None and not isinstance(step, PreparedReceipt):
+            self.recorder.sent(step.copy)
+        self._copy(step)
+        if self.recorder is not None:
+            self.recorder.received(step.copy)
 
     def _copy(self, step: PreparedCopy) -> None:
         step.put(self, step.fetch(self))
