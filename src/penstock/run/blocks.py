@@ -127,9 +127,9 @@ class RunnableBlock:
 
     def is_hot(self, half: str, rows: int = 0) -> bool:
         """Whether a launch of a half is to be run compiled, after one more of so many rows; never
-        on the threads of devices.
+        on the threads of devices, and not where checking the code would print.
         """
-        if self.block.device is not None:
+        if self.block.device is not None or self._prints:
             return False
         heat = self.heats.get(half)
         if heat is None:
@@ -206,6 +206,10 @@ class RunnableBlock:
         """Whether it multiplies matrices: such a row costs more than handing out its results."""
         names = (name.rsplit(".", 1)[-1] for name in self._called)
         return any(name in PRODUCTS or name == "linear" for name in names)
+
+    @cached_property
+    def _prints(self) -> bool:
+        return "torch.ops.penstock.print.default" in self._called
 
     @property
     def _called(self) -> list[str]:
