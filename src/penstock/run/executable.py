@@ -17,6 +17,7 @@ from penstock.ir.graph import Block, Graph, Node
 from penstock.ir.program import Program
 from penstock.ir.types import TensorType
 from penstock.passes.rank import rank_nodes
+from penstock.passes.row_loops import device_of_loop
 from penstock.plan.limits import DEPTH, Limits
 from penstock.plan.link import link
 from penstock.plan.linked import LinkedNode
@@ -31,6 +32,7 @@ from penstock.run.graphs import Graphs
 from penstock.run.kept_plans import can_keep_plans, new_plans
 from penstock.run.native.block import RowLoopBlock
 from penstock.run.native.choice import is_closed_loop, make_graph
+from penstock.run.native.device_block import DeviceLoopBlock
 from penstock.run.outputs import OutputColumn, collect_outputs
 from penstock.run.padding.block import PaddedBlock
 from penstock.run.recording import CallRecorder, recorded_call
@@ -68,6 +70,8 @@ class Executable:
         #: Plans of earlier calls, by their control inputs, and those that are CUDA graphs.
         self.plans = new_plans()
         self.graphs = Graphs()
+        #: Whether launches may become CUDA graphs: a loop on a device is waited for.
+        self.may_be_captured = not any(isinstance(b, DeviceLoopBlock) for b in self.blocks)
         devices = self._devices()
         #: Whether some block is on a GPU, and nobody has looked whether that GPU is there.
         self._may_be_absent = any(device.startswith("cuda") for device in devices)
@@ -111,7 +115,8 @@ class Executable:
     def _block(self, node: Node) -> RunnableBlock:
         assert isinstance(node.operation, Block)
         if is_closed_loop(node.operation):
-            return RowLoopBlock(node, self.autocast, self.default_dtype)
+            kind = RowLoopBlock if device_of_loop(node.operation) == "cpu" else DeviceLoopBlock
+            return kind(node, self.autocast, self.default_dtype)
         return RunnableBlock(node, self.autocast)
 
     def new_planner(self, limits: Limits, count: int, seed: int, numbers: Numbers) -> AnyPlanner:
