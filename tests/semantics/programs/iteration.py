@@ -31,7 +31,7 @@ def newton(make: Maker) -> Case:
         )
 
     values = (1.0, 2.0, 0.3, 50.0, 7000.0, 2.5e-3, 9.0)
-    return Case(plain, traced, [(torch.tensor(a, dtype=make.dtype),) for a in values])
+    return Case(plain, traced, [(make.tensor(a),) for a in values])
 
 
 @table_program(torch.float32, torch.float64)
@@ -97,7 +97,7 @@ def bisection(make: Maker) -> Case:
     return Case(
         plain,
         traced,
-        [(make.normal(scale=3.0), torch.tensor(w, dtype=make.dtype)) for w in widths],
+        [(make.normal(scale=3.0), make.tensor(w)) for w in widths],
     )
 
 
@@ -148,7 +148,7 @@ def adaptive_step_ode(make: Maker) -> Case:
         return ps.while_loop(lambda flow: flow.time < end, body, start)
 
     ends = (0.05, 1.0, 2.0, 0.0, 3.1, 1.7)
-    return Case(plain, traced, [(make.normal(2), torch.tensor(e, dtype=make.dtype)) for e in ends])
+    return Case(plain, traced, [(make.normal(2), make.tensor(e)) for e in ends])
 
 
 @table_program(torch.float64)
