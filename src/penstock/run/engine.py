@@ -63,6 +63,7 @@ class Run(Runner):
     goes_straight = True
     #: Rows hold what they read until they have fired, and results get their slots before.
     keeps_apart = True
+    shares_rows = True
 
     def __init__(
         self,

@@ -65,6 +65,7 @@ class OnQueues(Runner):
 
     planner: PlacedPlanner
     flight: Flight
+    shares_rows = False
     #: Few, so that devices have something to do soon.
     window = 32
     #: Says to the thread of a device where in the schedule it is, as an `Order`.

@@ -70,6 +70,11 @@ class RowLoopBlock(RunnableBlock):
         """The forward kernel."""
         return NativeCall(self.kernels.forward())
 
+    @cached_property
+    def whole_numbers(self) -> tuple[int, ...]:
+        """None that count: rows of a loop are run by themselves anyway."""
+        return ()
+
     def plain_function(self) -> None:
         """There is none: native code is compiled already."""
 
