@@ -8,16 +8,16 @@ on every rank in the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from penstock.autodiff.taped_run import TapedRun
-from penstock.distributed.agreement import agree_on_call
+from penstock.distributed.agreement import agreed_call
 from penstock.distributed.course import Course
 from penstock.distributed.kept_plans import Known, PlacedPlan, Stage, plans_of
+from penstock.distributed.results import spread_results
 from penstock.distributed.transport import Transport
 from penstock.distributed.turns import (
     Cross,
@@ -33,7 +33,6 @@ from penstock.plan.call_inputs import CallInputs
 from penstock.plan.exchanges import GIVEN
 from penstock.plan.limits import Limits, current_limits
 from penstock.plan.machine import Steps
-from penstock.plan.outcome import InBoxes, OnHost, Where
 from penstock.plan.placed import PlacedPlanner
 from penstock.plan.schedule import (
     Array,
@@ -46,7 +45,6 @@ from penstock.plan.schedule import (
     Picks,
     Read,
     Span,
-    pick,
     slot_count,
 )
 from penstock.run.engine import Columns, Run
@@ -77,10 +75,10 @@ class Placing(Run):
         inputs = read_inputs(self, columns)
         with self.transport.lock:
             self.call = self.transport.begin_call()
-            agree_on_call(self, columns, inputs, limits)
-            self._carry_out_agreed(columns, inputs, limits)
+            with agreed_call(self, columns, inputs, limits):
+                self._carry_out_alike(columns, inputs, limits)
 
-    def _carry_out_agreed(self, columns: Columns, inputs: CallInputs, limits: Limits) -> None:
+    def _carry_out_alike(self, columns: Columns, inputs: CallInputs, limits: Limits) -> None:
         # A process may have one rank in this group and another in the next.
         key = (
             inputs.digest(limits, WINDOW) + self.transport.rank.to_bytes(4, "little") + self.manner
@@ -148,7 +146,7 @@ class Placing(Run):
         if isinstance(item, Chunk | Mark | Await):
             return None
         if isinstance(item, Read):
-            spread = (self._spread_of(source, "values that steer") for source in item.sources)
+            spread = (self.spread_of(source, "values that steer") for source in item.sources)
             return Tell(tuple(spread))
         if isinstance(item, Launch):
             return self._launch_of(item, indices)
@@ -185,7 +183,10 @@ class Placing(Run):
             return f"rows for block {self.blocks[reader.block].name}"
         return "rows to be read back" if reader is not None else "rows for what comes next"
 
-    def _spread_of(self, slots: Span | Picks, what: str) -> Spread:
+    def _spread_results(self) -> None:
+        spread_results(self)
+
+    def spread_of(self, slots: Span | Picks, what: str) -> Spread:
         """Values of slots, which one rank has, for every rank."""
         arena = self.arena(slots.arena)
         rows = Rows((slot_count(slots), *arena.kind.shape), arena.dtype, arena.device, what)
@@ -240,23 +241,6 @@ class Placing(Run):
                 turn.put = prepare_put(self, turn.crossing.copy.target)
         turn.put(self, rows)
 
-    # ---- what every rank gets --------------------------------------------------------------------
-
-    def _spread_results(self) -> None:
-        """From the home device to where results are collected, on every rank."""
-        places = [rows for where in self.outcome.results for rows in _places_of(where)]
-        for number in {rows.arena for rows in places if not self.is_mine(rows.arena)}:
-            arena = self.arena(number)
-            arena.forget()  # inputs were there, and are among the results that come
-            arena.grow(0, self.outcome.extents[number].end)
-        for place in places:
-            part = self._spread_of(place, "results")
-            is_mine = part.source == self.transport.rank
-            mine = self.fetched(part, place) if is_mine else None
-            values = self.transport.broadcast(mine, part.rows, part.source)
-            if mine is None:
-                self.arena(place.arena).write(place, values)
-
     # ---- arenas ----------------------------------------------------------------------------------
 
     def device(self, slots: Span | Picks) -> int:
@@ -285,16 +269,3 @@ def ranks_of_devices(executable: Executable) -> list[int]:
     """The rank of each device that a program runs on."""
     assert executable.placement is not None
     return [device.rank or 0 for device in executable.placement.devices]
-
-
-def _places_of(where: Where | OnHost) -> Iterator[Span | Picks]:
-    """The rows of an output."""
-    if isinstance(where, OnHost):
-        return
-    if isinstance(where, InBoxes):
-        for number in np.unique(where.arenas).tolist():
-            yield pick(number, where.slots[where.arenas == number])
-        return
-    number, slots = where.of(slice(None))
-    if len(slots):
-        yield pick(number, slots)

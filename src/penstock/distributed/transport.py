@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -29,13 +29,27 @@ from penstock.distributed.messages import (
     rows_in,
 )
 from penstock.distributed.turns import Rows
+from penstock.errors import AgreementError
 from penstock.plan.schedule import Array
 
 #: Sends to one rank that may be under way at once: their buffers are alive.
 IN_FLIGHT = 64
 
-#: What stands for a schedule's digest where ranks compare what they are about to do.
-_AGREE = b"agree..."
+#: What stands for a schedule's digest where ranks compare what they are about to do, and what they
+#: send each other then.
+_AGREE, _ARGUMENTS = b"agree...", "its arguments"
+
+
+class _Agreement(NamedTuple):
+    """What ranks are about to do: messages of all, those of others on their way."""
+
+    facts: Mapping[str, int]
+    advice: Mapping[str, str]
+    header: Header
+    #: How many operations lay behind when it was begun.
+    number: int
+    messages: Sequence[torch.Tensor]
+    works: Mapping[int, dist.Work]
 
 
 class Transport:
@@ -65,6 +79,8 @@ class Transport:
         self._sends: dict[int, _Sends] = {}
         #: Whether tensors of a device travel as they are.
         self._carried: dict[torch.device, bool] = {}
+        #: What ranks have told each other and not compared yet.
+        self._open: _Agreement | None = None
         #: Why this group cannot be used any more, as far as this rank knows.
         self._reason: str | None = None
 
@@ -82,10 +98,16 @@ class Transport:
 
     @contextmanager
     def guarded(self, operation: str) -> Iterator[None]:
-        """Around what this rank does alone: if it fails, all others hear of it."""
+        """Around what this rank does alone: if it fails, all others hear of it, unless it fails
+        because ranks differ.
+        """
         try:
             yield
+        except AgreementError:
+            raise
         except BaseException as error:
+            if isinstance(error, Exception):
+                self.settle()
             self.give_up(f"rank {self.rank} failed in {operation}: {_first_line(error)}")
             raise
 
@@ -103,26 +125,58 @@ class Transport:
 
     # ---- operations of the total order -----------------------------------------------------------
 
-    def agree(self, facts: Mapping[str, int], advice: Mapping[str, str]) -> None:
-        """Compare facts with every other rank; all ranks raise where they differ."""
+    @contextmanager
+    def agreement(self, facts: Mapping[str, int], advice: Mapping[str, str]) -> Iterator[None]:
+        """Around what all ranks do alike: facts are compared in front of the first message, and all
+        ranks raise where they differ. What they plan, and fail in, may be known before.
+        """
+        self._open = self._begin_agreement(facts, advice)
+        try:
+            yield
+        except Exception:
+            self.settle()
+            raise
+        except BaseException as error:
+            self.give_up(f"rank {self.rank} was interrupted: {_first_line(error)}")
+            raise
+        self.settle()
+
+    def _begin_agreement(self, facts: Mapping[str, int], advice: Mapping[str, str]) -> _Agreement:
+        """Tell every rank what this one is about to do."""
         self.number += 1
         header = Header(_AGREE, len(facts))
         mine = torch.tensor(list(facts.values()), dtype=torch.int64)
-        found: dict[int, list[int]] = {}
-        for source in range(self.size):
-            message = new_message(header, mine)
-            self._spread(message, source, header, "its arguments")
-            found[source] = rows_in(message, mine.shape, mine.dtype).tolist()
-        for position, name in enumerate(facts):
-            values = {rank: numbers[position] for rank, numbers in found.items()}
+        messages = [new_message(header, mine) for _ in range(self.size)]
+        works: dict[int, dist.Work] = {}
+        for source, message in enumerate(messages):
+            begin = partial(torch_group.broadcast, self._host, message, source)
+            if source == self.rank:
+                self._begin(begin, message, source, _ARGUMENTS)
+            else:
+                works[source] = self._begin_to_take(begin, source, _ARGUMENTS)
+        return _Agreement(facts, advice, header, self.number, messages, works)
+
+    def settle(self) -> None:
+        """Compare what ranks are about to do, if that is open; all raise where they differ."""
+        mine, self._open = self._open, None
+        if mine is None or self._reason is not None:
+            return
+        for source, work in mine.works.items():
+            self._wait(work, f"receiving {_ARGUMENTS}", source)
+            self._check(mine.messages[source], mine.header, source, _ARGUMENTS)
+        shape = (len(mine.facts),)
+        found = [rows_in(each, shape, torch.int64).tolist() for each in mine.messages]
+        for position, name in enumerate(mine.facts):
+            values = {rank: numbers[position] for rank, numbers in enumerate(found)}
             if len(set(values.values())) > 1:
-                raise disagreement(name, values, advice[name])
+                self.number = mine.number  # ranks have passed over different operations since
+                raise disagreement(name, values, mine.advice[name])
         if not self._pairs:
             self._pairs = torch_group.pair_up(self.group)
 
     def send(self, rows: torch.Tensor, peer: int, what: str) -> None:
         """Send rows to a rank; does not wait for them to arrive."""
-        self.number += 1
+        self._begin_operation()
         message = new_message(self._header, self._portable(rows))
         pair = self._pairs[peer]
         begin = partial(torch_group.exchange, self.group, pair, message, self.rank, peer)
@@ -130,7 +184,7 @@ class Transport:
 
     def receive(self, rows: Rows, peer: int) -> torch.Tensor:
         """Wait for rows from a rank."""
-        self.number += 1
+        self._begin_operation()
         message = self._room(rows)
         pair = self._pairs[peer]
         begin = partial(torch_group.exchange, self.group, pair, message, peer, self.rank)
@@ -144,7 +198,7 @@ class Transport:
 
     def broadcast(self, values: torch.Tensor | None, rows: Rows, source: int) -> torch.Tensor:
         """Rows of one rank for all; `values` are given at the source."""
-        self.number += 1
+        self._begin_operation()
         if values is not None:
             message = new_message(self._header, self._portable(values))
         else:
@@ -154,7 +208,7 @@ class Transport:
 
     def tell(self, values: torch.Tensor | None, rows: Rows, source: int) -> Array:
         """The same for values that steer, which are few and go to the planner."""
-        self.number += 1
+        self._begin_operation()
         header = self._header
         if values is not None:
             told: Array = values.cpu().numpy().copy()  # the slots are used again
@@ -172,6 +226,11 @@ class Transport:
                 self._await_oldest(peer, sends)
 
     # ---- one message -----------------------------------------------------------------------------
+
+    def _begin_operation(self) -> None:
+        if self._open is not None:
+            self.settle()
+        self.number += 1
 
     @property
     def _header(self) -> Header:
@@ -204,11 +263,13 @@ class Transport:
 
     def _take(self, begin: Callable[[], dist.Work], peer: int, what: str) -> None:
         """Begin to receive, and wait for it."""
+        self._wait(self._begin_to_take(begin, peer, what), f"receiving {what}", peer)
+
+    def _begin_to_take(self, begin: Callable[[], dist.Work], peer: int, what: str) -> dist.Work:
         try:
-            work = begin()
+            return begin()
         except RuntimeError as error:
             self._fail(error, f"receiving {what}", peer)
-        self._wait(work, f"receiving {what}", peer)
 
     def _spread(self, message: torch.Tensor, source: int, header: Header, what: str) -> None:
         """A message from one rank to all."""

@@ -4,6 +4,7 @@ Ranks 0 and 1 survive; each of the others is killed in one scenario. A survivor 
 in each scenario, as one line of JSON.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -11,11 +12,13 @@ import threading
 import time
 from datetime import timedelta
 
+import pytest
 import torch
 import torch.distributed as dist
 
 import penstock as ps
 from penstock.distributed.processes import current_transport, process_group
+from penstock.distributed.run import PlacedRun
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LONG, SHORT = timedelta(seconds=40), timedelta(seconds=2)
@@ -127,6 +130,25 @@ def bad_index():
     look_up.map(ps.shared(torch.ones(3, 2)), torch.tensor([0, 7, 1]))
 
 
+def other_index():
+    """Rank 1 fails, before any message, since it has another index than rank 0."""
+    look_up.map(ps.shared(torch.ones(3, 2)), torch.tensor([0, 7 if RANK else 2, 1]))
+
+
+def interrupted_while_planning():
+    if RANK == 0:
+        chain.map(X, [2, 2, 2])
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PlacedRun, "plan_window", interrupt)
+        with contextlib.suppress(KeyboardInterrupt):
+            chain.map(X, [2, 2, 2])
+
+
+def interrupt(*args):
+    raise KeyboardInterrupt
+
+
 def fault_of_an_instance():
     read.map([X, X], [1, 5])
 
@@ -227,6 +249,8 @@ SCENARIOS = [
     (other_order, [0, 1], LONG),
     (other_outputs, [0, 1], LONG),
     (rank_that_is_not_there, [0, 1], LONG),
+    (other_index, [0, 1], LONG),
+    (interrupted_while_planning, [0, 1], LONG),
     (fault_of_an_instance, [0, 1], LONG),
     (bad_index, [0, 1], LONG),
     (failure_in_a_new_branch, [0, 1], LONG),
