@@ -32,6 +32,8 @@ _ADVICE = {
     "same order.",
     "the seed of random operations": "Call `torch.manual_seed` with the same number on every rank, "
     "and draw alike.",
+    "the tensors that ask for gradients": "Set `requires_grad` of inputs, and of parameters that "
+    "several ranks use, alike on every rank.",
     "the outputs that have gradients": "Compute the loss on every rank in the same way.",
 }
 
@@ -52,14 +54,14 @@ def agreed_call(
     return run.transport.agreement(facts, _ADVICE)
 
 
-def agree_on_backward(run: Placing, outputs: bytes) -> None:
+def agree_on_backward(run: Placing, outputs: bytes, tensors: bytes) -> None:
     """Compare a backward pass with that of every other rank, before anything of it is consumed."""
     facts = {
         # Numbers of calls are positive.
         OPERATION: -run.call,
         "the program": 0,
         "the inputs that steer": 0,
-        "the data": 0,
+        "the tensors that ask for gradients": _number(tensors),
         "the outputs that have gradients": _number(outputs),
     }
     with run.transport.agreement(facts, _ADVICE):

@@ -54,6 +54,9 @@ from penstock.run.inputs import install_inputs, read_inputs
 from penstock.run.kept_plans import WINDOW
 from penstock.run.prepared import prepare_fetch, prepare_put
 
+#: Turns of a stage that are looked at for a message to come.
+FEW = 8
+
 
 class Placing(Run):
     """A run that is one of several; comes before another kind of run."""
@@ -98,13 +101,17 @@ class Placing(Run):
         """Carry out stage after stage. What the planner finds wrong, it finds on every rank."""
         answer: list[Array] | None = None
         while (stage := course.next(answer)) is not None:
-            with self.transport.guarded(f"call {self.call}"):
+            try:
                 self._stamp(stage.digest)
                 self._grow(stage.growth)
                 if stage.turns is None:
                     answer = self._take_first(stage, course.window)
                 else:
+                    self._expect(stage.turns)
                     answer = self._take(stage.turns)
+            except BaseException as error:
+                self.transport.note_failure(error, f"call {self.call}")
+                raise
             if stage.outcome is not None:
                 self.outcome, self.digest = stage.outcome, stage.digest
 
@@ -191,6 +198,16 @@ class Placing(Run):
         arena = self.arena(slots.arena)
         rows = Rows((slot_count(slots), *arena.kind.shape), arena.dtype, arena.device, what)
         return Spread(self.ranks[self.device(slots)], slots, rows)
+
+    def _expect(self, turns: Sequence[Turn]) -> None:
+        """Where the first message of a stage tells this rank something, begin to receive it before
+        the launches in front of it.
+        """
+        for turn in turns[:FEW]:
+            if isinstance(turn, Tell) and turn.parts[0].source != self.transport.rank:
+                self.transport.expect(turn.parts[0].rows, turn.parts[0].source)
+            if not isinstance(turn, Own):
+                return
 
     def _take(self, turns: Sequence[Turn]) -> list[Array] | None:
         """Take turns; what was read, if the last one reads."""

@@ -1,4 +1,4 @@
-"""One rank of several whose devices are one GPU and a CPU; each checks itself against plain Python."""
+"""One rank of several whose devices are a GPU and a CPU: it checks itself against plain Python."""
 
 import os
 import sys
@@ -44,7 +44,9 @@ def make(first, second):
             with ps.device(f"rank:{LAST}/cuda:0"):
                 return (a * 2).sum() > 0.1
 
-        return ps.while_loop(go_on, body, (x,))[0]
+        with ps.device("rank:0/cuda:0"):
+            start = x * 1.0
+        return ps.while_loop(go_on, body, (start,))[0]
 
     return program, converge
 

@@ -126,6 +126,26 @@ def other_outputs():
     sum(result.sum() for result in results[: 3 - RANK]).backward()
 
 
+def other_leaves(create_graph=False):
+    """Rank 0 asks for the gradients of an input, too; both ask for those of a weight."""
+    x = X.clone().requires_grad_(RANK == 0)
+    weight = torch.ones(2, requires_grad=True)
+
+    @ps.function
+    def scale(x):
+        with ps.device("rank:0"):
+            x = torch.sin(x * weight)
+        with ps.device("rank:1"):
+            return x * weight
+
+    result = scale.map(x, out="stack").sum()
+    torch.autograd.grad(result, weight, create_graph=create_graph)
+
+
+def other_leaves_twice():
+    other_leaves(create_graph=True)
+
+
 def bad_index():
     look_up.map(ps.shared(torch.ones(3, 2)), torch.tensor([0, 7, 1]))
 
@@ -248,6 +268,8 @@ SCENARIOS = [
     (other_program, [0, 1], LONG),
     (other_order, [0, 1], LONG),
     (other_outputs, [0, 1], LONG),
+    (other_leaves, [0, 1], LONG),
+    (other_leaves_twice, [0, 1], LONG),
     (rank_that_is_not_there, [0, 1], LONG),
     (other_index, [0, 1], LONG),
     (interrupted_while_planning, [0, 1], LONG),
