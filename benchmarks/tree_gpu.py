@@ -58,8 +58,10 @@ def by_autograd(subject: TreeSubject, weights: Tensor | None, *, is_half: bool) 
     there are no weights of a loss; under autocast where they are to have half the bits.
     """
 
+    device = subject.model.leaf_gates.weight.device.type
+
     def run(forward: Forward) -> Any:
-        with torch.autocast("cuda", torch.bfloat16, enabled=is_half):
+        with torch.autocast(device, torch.bfloat16, enabled=is_half):
             if weights is None:
                 return forward()
             return loss_and_gradients(subject.model, forward, weights)
