@@ -8,7 +8,7 @@ import torch
 import penstock as ps
 from penstock.data import random_binary_trees
 from penstock.errors import RecursionLimitError
-from penstock.plan import planners
+from penstock.plan import buckets, planners
 from penstock.plan import slots as slots_module
 from penstock.plan.limits import limits
 from penstock.plan.machine import Machine
@@ -71,6 +71,41 @@ def two_loops(x, n, m):
     return ps.while_loop(lambda i, x: i < m, lambda i, x: (i + 1, torch.cos(x)), (0, x))[1]
 
 
+@ps.function
+def scans(xs):
+    """Outputs of one loop are the inputs of the next; arrays are stacked, out of order at last."""
+    last, ys = ps.scan(lambda c, x: (torch.tanh(c + x), c * 2), torch.zeros(2), xs)
+    _, zs = ps.scan(lambda c, y: (torch.sin(c + y), c * 3), last, ys, reverse=True)
+    return last, zs * 2
+
+
+@ps.function
+def versions(xs, n):
+    """An array that is read while it is written, and grows; its older versions stay."""
+    first = ps.TensorArray.unstack(xs)
+    grown = ps.TensorArray(0, dynamic_size=True).write(0, xs[0])
+    i = torch.tensor(1)
+    while i < n:
+        grown = grown.write(i, grown.read(i - 1) + first.read(i - 1))
+        i = i + 1
+    other = grown.write(0, xs[0] * 5)
+    return grown.stack(), other.read(0) + grown.read(0), first.write(0, xs[0] * 2).stack()
+
+
+@ps.function
+def attending(source, target):
+    """Softmax over sources of different lengths at every step, results of which are stacked; a
+    part of the target, and a sum that is told a size.
+    """
+
+    def step(h, y):
+        h = torch.softmax(source @ torch.tanh(h + y), 0) @ source
+        return h, h * 2
+
+    last, told = ps.scan(step, torch.zeros(2), target[:-1] * 3)
+    return last, told, torch.cumsum(told, 0).sum(0) / target.shape[0]
+
+
 @pytest.fixture
 def machines(monkeypatch):
     """The machines of all calls, in order."""
@@ -95,11 +130,19 @@ def columns_of(name):
         return powers, [torch.randn(30), torch.randint(0, 40, (30,))]
     if name == "two loops":
         return two_loops, [torch.randn(30, 2), torch.randint(0, 9, (30,)), [3] * 30]
+    if name == "scans":
+        return scans, [[torch.randn(n, 2) for n in (3, 0, 9, 1, 30)]]
+    if name == "attention":
+        pairs = [(3, 4), (9, 2), (1, 7), (9, 9), (30, 1), (2, 3)]
+        sources, targets = ([torch.randn(n, 2) for n in each] for each in zip(*pairs, strict=True))
+        return attending, [sources, targets]
     lengths = [3, 1, 5, 2]
+    if name == "arrays":
+        return versions, [[torch.randn(n, 2) for n in lengths], lengths]
     return word_sums, [[torch.randn(n, 2) for n in lengths], lengths]
 
 
-PROGRAMS = ["trees", "loop", "two loops", "flat blocks"]
+PROGRAMS = ["trees", "loop", "two loops", "flat blocks", "scans", "arrays", "attention"]
 
 
 @pytest.mark.parametrize("bounds", [{}, {"live_rows": 60}, {"loop_rows": 20, "admitted_rows": 7}])
@@ -141,6 +184,35 @@ def test_results_do_not_depend_on_who_plans(name):
     torch.testing.assert_close(flat[0], flat[1], rtol=0, atol=0)
 
 
+def test_groups_of_rows_that_are_launched_apart_arrive_alike(monkeypatch):
+    monkeypatch.setattr(buckets, "LAUNCH_COST", 1)
+    function, columns = columns_of("attention")
+    schedules = []
+    for mode in ("never", "always"):
+        with planning(mode):
+            schedules.append(function.schedule(*columns))
+    assert schedules[0].count("add_tanh_matmul") > 8, "several launches in some of eight steps"
+    assert schedules[0].digest() == schedules[1].digest()
+    assert schedules[0].firings == schedules[1].firings
+
+
+def test_a_fault_among_groups_is_the_plain_machines_fault(monkeypatch, machines):
+    """What one group of rows makes is written outside of an array, before the next is launched."""
+    monkeypatch.setattr(buckets, "LAUNCH_COST", 1)
+
+    @ps.function
+    def write(x, i):
+        return ps.TensorArray(2).write(i, torch.softmax(x, 0) @ x).read(i) * 2
+
+    texts = []
+    for mode in ("never", "always"):
+        with planning(mode), pytest.raises(IndexError) as caught:
+            write.map([torch.ones(n) for n in (2, 3, 20, 21, 50)], [0, 2, 1, 1, 0])
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
+    assert machines[1].plain is not None
+
+
 def test_slots_are_reused_alike():
     @ps.function
     def decay(x, n):
@@ -174,6 +246,23 @@ def test_a_fault_is_the_plain_machines_fault(machines):
     for mode in ("never", "always"):
         with planning(mode), pytest.raises(IndexError) as caught:
             pick.map([torch.tensor([1, 2]), torch.tensor([3])], [1, 1])
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
+    assert machines[1].plain is not None
+
+
+@pytest.mark.parametrize("index", [-1, 2, 1])
+def test_faults_of_arrays_are_the_plain_machines_faults(machines, index):
+    """Outside of the array on either side, and where nothing was written."""
+
+    @ps.function
+    def read(x, i):
+        return ps.TensorArray(2).write(0, x).read(i) * 2
+
+    texts = []
+    for mode in ("never", "always"):
+        with planning(mode), pytest.raises(IndexError) as caught:
+            read.map([torch.ones(1), torch.ones(1)], [0, index])
         texts.append(str(caught.value))
     assert texts[0] == texts[1]
     assert machines[1].plain is not None

@@ -1,10 +1,14 @@
-"""What comes out of the kernel, as instructions: records of integers become launches and stores."""
+"""What comes out of the kernel, as instructions: records of integers become launches, stores and
+copies.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
 
 from penstock.ir.graph import Home, Node
 from penstock.plan.host_code import dtype_of
@@ -13,6 +17,7 @@ from penstock.plan.native.program import NativeProgram
 from penstock.plan.schedule import (
     Array,
     Chunk,
+    Copy,
     Hosted,
     Instruction,
     Integers,
@@ -30,10 +35,17 @@ class Records(NamedTuple):
 
     #: The number of the first record.
     first: int
-    heads: Integers
+    heads: list[int]
     data: Integers
-    #: For each chunk the record that it comes before, its arena, its first slot and its size.
-    chunks: Integers
+    #: For each chunk the record that it comes before, its arena, its first slot and its size; in
+    #: this order.
+    chunks: list[list[int]]
+    #: Instructions that are no records, the first of all; with a launch the instances of its rows.
+    given: Sequence[tuple[Instruction, Integers | None]] = ()
+
+
+#: No records.
+NOTHING = Records(0, [], np.empty(0, np.int64), [])
 
 
 class _Form(NamedTuple):
@@ -59,9 +71,14 @@ class Decoder:
 
     def decode(self, records: Records) -> Iterator[tuple[Instruction, Integers | None]]:
         """Each instruction; with a launch the instances of its rows."""
-        heads: list[int] = records.heads.tolist()
-        chunks = sorted(map(tuple, records.chunks.reshape(-1, 4).tolist()), key=lambda c: c[:2])
+        heads, chunks = records.heads, records.chunks
         grown, number, at = 0, records.first, 0
+        if records.given:
+            while grown < len(chunks) and chunks[grown][0] <= number:
+                yield Chunk(*chunks[grown][1:]), None
+                grown += 1
+            yield from records.given
+            number += len(records.given)
         while at < len(heads):
             while grown < len(chunks) and chunks[grown][0] <= number:
                 yield Chunk(*chunks[grown][1:]), None
@@ -73,7 +90,9 @@ class Decoder:
                     len(form.targets) + sum(type(o) is not Shared for o in form.operands)
                 )
             else:
-                yield self._store(heads, at, records.data), None
+                is_copy = heads[at] == op.COPY_RECORD
+                find = self._copy if is_copy else self._store
+                yield find(heads, at, records.data), None
                 at += 10
             number += 1
 
@@ -97,6 +116,10 @@ class Decoder:
             targets.append(_slots(arena, heads, at, data))
             at += 3
         return Launch(block, rows, tuple(operands), tuple(targets)), data[first : first + rows]
+
+    def _copy(self, heads: list[int], at: int, data: Integers) -> Copy:
+        arena = heads[at + 1]
+        return Copy(_slots(arena, heads, at + 4, data), _slots(arena, heads, at + 7, data))
 
     def _store(self, heads: list[int], at: int, data: Integers) -> Store:
         arena = heads[at + 1]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from penstock.ir.graph import Block, Home, Wire
-from penstock.ir.types import TensorType
+from penstock.ir.types import ArrayType, TensorType
 from penstock.plan.linked import Access, Linked, LinkedContext, LinkedNode
 from penstock.plan.native import opcodes as op
 from penstock.plan.native.program import NativeProgram, NotNative, kind_of
@@ -37,6 +37,8 @@ class Layout:
         """Refuse what the kernel cannot do."""
         if self.linked.graph.has_random:
             raise NotNative("random keys")
+        if any(isinstance(w.type, ArrayType) for w in self.linked.contexts[0].context.outputs):
+            raise NotNative("arrays as outputs")
         for linked in self.linked.contexts:
             if linked.context.kind == "each":
                 raise NotNative("a for-each")
@@ -47,7 +49,11 @@ class Layout:
                     raise NotNative(f"a node of kind {node.kind}")
 
     def place(self, wire: Wire) -> tuple[int, bool]:
-        """The arena of a slot wire, and whether its values are sequences."""
+        """The arena of a slot wire, and whether its values are sequences; of arrays that of their
+        elements.
+        """
+        if isinstance(wire.type, ArrayType) and kind_of(wire) not in self.kinds:
+            raise NotNative("arrays of what nobody makes")
         arena = self.kinds.setdefault(kind_of(wire), len(self.kinds))
         return arena, isinstance(wire.type, TensorType) and wire.type.is_sequence
 
@@ -56,7 +62,7 @@ class Layout:
         if wire.home is not Home.SLOT:
             return op.NOT_COUNTED
         arena, is_sequence = self.place(wire)
-        return op.IN_SEQUENCES if is_sequence else arena
+        return op.IN_SEQUENCES if is_sequence or isinstance(wire.type, ArrayType) else arena
 
     # ---- frames ----------------------------------------------------------------------------------
 
@@ -116,6 +122,7 @@ class Layout:
             arenas=tuple(self.kinds),
             start=len(self.queued),
             blocks=tuple(linked.blocks),
+            queued=tuple(self.queued),
             inputs=tuple(
                 None if item.slot is None else self.place(item.slot) for item in linked.graph.inputs
             ),
@@ -168,19 +175,18 @@ def _has_next(linked: LinkedContext) -> bool:
     return linked.context.kind == "loop"
 
 
-def launch_specification(layout: Layout, node: LinkedNode) -> list[int]:
-    """What a launch of a block reads and writes: block, flatness, operands, targets."""
+def launch_specification(layout: Layout, node: LinkedNode) -> list[int] | None:
+    """What a launch of a block reads and writes: block, flatness, operands, targets; None for a
+    block that mixes along a dynamic dimension or is told sizes.
+    """
     block = node.node.operation
     assert isinstance(block, Block)
-    if block.sizes:
-        raise NotNative("a block that is told sizes")
     operands = [_operand(layout, w) for w in node.node.inputs if w.home is not Home.UNIFORM]
     targets = [layout.place(wire) for wire in node.node.outputs]
     kinds = {kind for kind, _ in operands}
-    if any(is_sequence != block.is_flat for _, is_sequence in targets) or (
-        (op.SEQUENCE_OPERAND in kinds) != block.is_flat
-    ):
-        raise NotNative("a block that mixes along a dynamic dimension")
+    is_sequential = op.SEQUENCE_OPERAND in kinds
+    if block.sizes or {is_sequential, *(is_long for _, is_long in targets)} != {block.is_flat}:
+        return None
     return [
         node.block,
         int(block.is_flat),

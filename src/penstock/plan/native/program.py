@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from penstock.ir.graph import Node, Wire
-from penstock.ir.types import ArrayType
+from penstock.ir.types import ArrayType, TensorType
 from penstock.plan.schedule import Integers, Kind
+
+if TYPE_CHECKING:
+    from penstock.plan.linked import LinkedNode
 
 
 class NotNative(Exception):
@@ -35,6 +39,8 @@ class NativeProgram:
     #: The number of the node that begins with the rows of all instances; nobody else queues it.
     start: int
     blocks: tuple[Node, ...]
+    #: The nodes that are queued, by number.
+    queued: tuple[LinkedNode, ...]
     #: For each graph input that has slots its arena, and whether it is of sequences.
     inputs: tuple[tuple[int, bool] | None, ...]
     #: The entry's outputs, each with its arena; -1 on the host.
@@ -46,11 +52,10 @@ class NativeProgram:
 
 
 def kind_of(wire: Wire) -> Kind:
-    """What an arena holds for a slot wire: its values, or the elements of its sequences."""
+    """What an arena holds for a slot wire: its values, or the elements of sequences or arrays."""
     kind = wire.type
-    if isinstance(kind, ArrayType):
-        raise NotNative("arrays")
-    element = kind.element if kind.is_sequence else kind
-    if element.is_dynamic:
+    is_nested = isinstance(kind, ArrayType) or kind.is_sequence
+    element = kind.element if is_nested else kind
+    if not isinstance(element, TensorType) or element.is_dynamic:
         raise NotNative("values with inner dynamic dimensions")
     return Kind(element.dtype, element.shape, element.device)  # type: ignore[arg-type]
