@@ -54,16 +54,20 @@ class WhileGraph:
     def __init__(self, head: Part, body: Part, device: torch.device, words: torch.Tensor) -> None:
         self.device = device
         self._words = (words, torch.zeros((), dtype=torch.int64, device=device))
-        self._stream: Any = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        self._pool = torch.cuda.MemPool()
+        self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        with torch.cuda.device(device):
+            self._pool = torch.cuda.MemPool()
+            self._exec = self._made(head, body)
+        weakref.finalize(self, _checked, "cuGraphExecDestroy", self._exec).atexit = False
+        torch.cuda.current_stream(device).wait_stream(self._stream)
+
+    def _made(self, head: Part, body: Part) -> Any:
         self._graph = _checked("cuGraphCreate", 0)
         try:
             self._capture(head, body)
-            self._exec = _checked("cuGraphInstantiate", self._graph, 0)
-            weakref.finalize(self, _checked, "cuGraphExecDestroy", self._exec).atexit = False
+            return _checked("cuGraphInstantiate", self._graph, 0)
         finally:
             _checked("cuGraphDestroy", self._graph)
-        torch.cuda.current_stream(self.device).wait_stream(self._stream)
 
     def _capture(self, head: Part, body: Part) -> None:
         driver, _ = _modules()
