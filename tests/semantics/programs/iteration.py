@@ -34,6 +34,31 @@ def newton(make: Maker) -> Case:
     return Case(plain, traced, [(make.tensor(a),) for a in values])
 
 
+@table_program(torch.float32, torch.float64)
+def fixed_point(make: Maker) -> Case:
+    """A layer applied to its own output until that hardly changes; two states change places."""
+    w = make.weight("w", 20, 20, scale=0.12)
+
+    def plain(x: Tensor, limit: Tensor) -> tuple[Tensor, Any]:
+        before, steps = torch.zeros_like(x), 0
+        while (x - before).abs().amax() > limit:
+            x, before, steps = torch.tanh(x @ w + 0.1), x, steps + 1
+        return x + before, steps
+
+    @ps.function
+    def traced(x: Tensor, limit: Tensor) -> tuple[Tensor, Any]:
+        x, before, steps = ps.while_loop(
+            lambda x, before, steps: (x - before).abs().amax() > limit,
+            lambda x, before, steps: (torch.tanh(x @ w + 0.1), x, steps + 1),
+            (x, torch.zeros_like(x), 0),
+        )
+        return x + before, steps
+
+    limits = (0.5, 0.02, 1e-3, 9.0, 0.07, 0.004)
+    instances = [(make.normal(20), torch.tensor(k, dtype=make.dtype)) for k in limits]
+    return Case(plain, traced, instances)
+
+
 class Bracket(NamedTuple):
     """An interval in which a function changes its sign."""
 
