@@ -6,7 +6,7 @@ the arena's slots are used again. Taping is the same for calls of programs and f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
@@ -63,6 +63,10 @@ class Taping(Runner):
     def unasked(self) -> Iterable[Span]:
         """Slots of inputs that carry no gradients, though others of their arenas may."""
         return ()
+
+    def leading_slots(self) -> Mapping[int, int]:
+        """For some arenas how many of their first slots have no part in a backward pass."""
+        return {}
 
     def read_uniform(self, number: int) -> torch.Tensor:
         """A uniform value, unless it has been changed since."""
