@@ -62,8 +62,8 @@ def _touched(entries: Iterable[Entry]) -> Iterator[tuple[int, int]]:
     """The first slot of all that a backward pass through a tape reads or writes together."""
     for source in _sources(entries):
         if slot_count(source):
-            is_span = isinstance(source, Span)
-            yield source.arena, source.start if is_span else int(source.slots.min())
+            first = source.start if isinstance(source, Span) else int(source.slots.min())
+            yield source.arena, first
 
 
 def _sources(entries: Iterable[Entry]) -> Iterator[Span | Picks]:
@@ -78,4 +78,3 @@ def _sources(entries: Iterable[Entry]) -> Iterator[Span | Picks]:
         elif isinstance(entry, Copy | Pad | Unpad):
             yield entry.source
             yield entry.target
-

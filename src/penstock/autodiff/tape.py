@@ -218,6 +218,12 @@ class Taping(Runner):
         form, page.sizes = self._training_form(step, asked, arguments)
         page.form = form
         tensors = [item for item in arguments if isinstance(item, torch.Tensor)]
+        return self._run_form(form, page, tensors)
+
+    def _run_form(
+        self, form: Form, page: Page, tensors: Sequence[torch.Tensor]
+    ) -> Sequence[torch.Tensor]:
+        """The results of a block; the page saves what is given behind them."""
         outputs = form.forward(page.rows, *tensors, *page.sizes)
         page.save([self._owned(values) for values in outputs[form.output_count :]])
         made: Sequence[torch.Tensor] = outputs[: form.output_count]

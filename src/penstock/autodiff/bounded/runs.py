@@ -18,15 +18,18 @@ from penstock.autodiff.bounded.folding import Values, gathered
 from penstock.autodiff.bounded.ledger import Rows, is_repeatable, lent_ranges
 from penstock.autodiff.bounded.predicting import Fitting, History, Predicted, Stopwatch, find_ways
 from penstock.autodiff.bounded.segments import Segment, SegmentStep
+from penstock.autodiff.forms import Form
+from penstock.autodiff.joint import TrainingForm
 from penstock.autodiff.page import Page
 from penstock.autodiff.tape import Tape, Taping
 from penstock.autodiff.taped_run import TapedRun
 from penstock.autodiff.versions import check_version, version_of
 from penstock.calls.autocast import OFF, autocast_as
-from penstock.plan.schedule import Array, Kind, Shared
+from penstock.plan.schedule import Array, Kind, Shared, Span
 from penstock.run.arenas import Arena
 from penstock.run.engine import Columns
 from penstock.run.kept_plans import KeptPlan
+from penstock.run.launch_graphs import LaunchGraph
 from penstock.run.memory.costs import bandwidth_of
 from penstock.run.memory.exhaustion import is_out_of_memory
 from penstock.run.memory.policy import Policy
@@ -115,6 +118,23 @@ class Bounded(Taping):
                 if not self.strategy.store.shrink():
                     raise
 
+    def _run_form(
+        self, form: Form, page: Page, tensors: Sequence[torch.Tensor]
+    ) -> Sequence[torch.Tensor]:
+        """The same as a CUDA graph, where it is met often: a plan whose pages leave is none."""
+        page.is_graphed = self.recorder is None and isinstance(form, TrainingForm)
+        graph = _graph_of(form, page, tensors) if page.is_graphed else None
+        if graph is None:
+            return super()._run_form(form, page, tensors)
+        found, count = graph.run(tensors), form.output_count
+        page.layout, saved = graph.keep(found, count)
+        page.save([self._owned(values) for values in saved])
+        targets = page.launch.targets
+        return [
+            values.clone() if isinstance(target, Span) and target.is_whole else values
+            for values, target in zip(found[:count], targets, strict=True)
+        ]
+
     def saved_bytes(self) -> int:
         """Bytes that are held for a backward pass."""
         return super().saved_bytes() + self.strategy.store.bytes
@@ -187,12 +207,21 @@ class Bounded(Taping):
         self.strategy.rest()
 
 
+def _graph_of(form: Form, page: Page, tensors: Sequence[torch.Tensor]) -> LaunchGraph | None:
+    """The forward half of a launch as a graph."""
+    assert isinstance(form, TrainingForm)
+    specs = [spec for spec in page.block.inputs if spec.kind != "size"]
+    fixed = [k for k, spec in enumerate(specs) if spec.kind == "uniform"]
+    return form.graphs_of(form.forward).find(page.rows, tensors, page.sizes, fixed)
+
+
 def _give(made: object, page: Page | None) -> None:
     """A page gets what its launch has left now."""
     if page is None:
         return
     assert isinstance(made, Page)
     page.form, page.graph, page.sizes = made.form, made.graph, made.sizes
+    page.layout, page.is_graphed = made.layout, made.is_graphed
     page.saved, page.versions, page.is_apart = made.saved, made.versions, made.is_apart
 
 
