@@ -20,6 +20,7 @@ import torch
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.capturing import capture, is_capturing
 from penstock.run.fused.setting import Fusion
+from penstock.run.memory.lasting import note_lasting
 
 log = logging.getLogger("penstock")
 
@@ -36,6 +37,13 @@ class LaunchGraphs:
         self._counts: dict[Hashable, int] = {}
         #: None where it cannot be captured.
         self._graphs: dict[Hashable, LaunchGraph | None] = {}
+        note_lasting(self)
+
+    def give_back(self) -> bool:
+        """Let go of all graphs; they are captured anew when they are met as often again."""
+        had_some = any(graph is not None for graph in self._graphs.values())
+        self._graphs, self._counts = {}, {}
+        return had_some
 
     def find(
         self,

@@ -15,7 +15,7 @@ import torch
 
 from penstock.autodiff.bounded.choosing import Choosing, strategy_for
 from penstock.autodiff.bounded.folding import Values, gathered
-from penstock.autodiff.bounded.ledger import Rows, is_repeatable, lent_ranges
+from penstock.autodiff.bounded.ledger import Rows, lent_ranges
 from penstock.autodiff.bounded.predicting import Fitting, History, Predicted, Stopwatch, find_ways
 from penstock.autodiff.bounded.segments import Segment, SegmentStep
 from penstock.autodiff.forms import Form
@@ -32,8 +32,9 @@ from penstock.run.kept_plans import KeptPlan
 from penstock.run.launch_graphs import LaunchGraph
 from penstock.run.memory.costs import bandwidth_of
 from penstock.run.memory.exhaustion import is_out_of_memory
+from penstock.run.memory.lasting import give_back_lasting
 from penstock.run.memory.policy import Policy
-from penstock.run.prepared import Prepared, PreparedLaunch, PreparedReceipt
+from penstock.run.prepared import Prepared, PreparedLaunch, PreparedReceipt, is_repeatable
 from penstock.run.recording import building_time
 
 
@@ -108,14 +109,16 @@ class Bounded(Taping):
         return answer
 
     def _step_or_relieve(self, step: Prepared) -> list[Array] | None:
-        """Run a step; where an allocation fails, let saved values leave and try again."""
+        """Run a step; where an allocation fails, give back what is kept for later calls, let saved
+        values leave, and try again.
+        """
         while True:
             try:
                 return super()._step(step)
             except Exception as error:
                 if not is_out_of_memory(error) or not is_repeatable(step):
                     raise
-                if not self.strategy.store.shrink():
+                if not give_back_lasting() and not self.strategy.store.shrink():
                     raise
 
     def _run_form(
