@@ -2,8 +2,8 @@
 
 A trivial loop of one instance; Collatz, each instance with its own trip count; relaxation until
 convergence with the gradients of three columns. Baselines: torch with all rows masked and with
-finished rows left out, one row after the other, and Python's own numbers; `--compiled` adds a
-compiled masked step. The first call of penstock compiles, and is not timed.
+finished rows left out; on the CPU also one row after the other, and Python's own numbers.
+`--compiled` adds a compiled masked step. The first call of penstock compiles, and is not timed.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ def compare_trivial(options: argparse.Namespace) -> Comparison:
     """One instance, many iterations."""
     n = options.iterations
     program = ps.function(trivial)
-    x, start = torch.tensor(1.0), torch.tensor(0)
+    x, start = torch.tensor(1.0, device=options.device), torch.tensor(0)
     candidates: dict[str, Candidate] = {
         "penstock": lambda: program(x, 0, n),
-        "plain Python floats": lambda: torch.tensor(trivial(1.0, 0, n)),
+        "plain Python floats": lambda: torch.tensor(trivial(1.0, 0, n), device=options.device),
         "torch eager": lambda: trivial(x, start, n),
     }
     return compare(
@@ -78,15 +78,15 @@ def compare_trivial(options: argparse.Namespace) -> Comparison:
 
 def compare_collatz(options: argparse.Namespace) -> Comparison:
     """Instances that need between none and some hundred steps."""
-    n = torch.arange(1, options.instances + 1)
+    n = torch.arange(1, options.instances + 1, device=options.device)
     program = ps.function(collatz)
     columns = [n, torch.zeros_like(n)]
-    candidates: dict[str, Candidate] = {
-        "penstock": lambda: program.map(n, out="stack"),
-        "plain Python ints": lambda: torch.tensor([collatz(k) for k in n.tolist()]),
-    }
+    candidates: dict[str, Candidate] = {"penstock": lambda: program.map(n, out="stack")}
+    if n.device.type == "cpu":
+        numbers = n.tolist()
+        candidates["plain Python ints"] = lambda: torch.tensor([collatz(k) for k in numbers])
     for name, run in _by_hand(lambda n, count: n != 1, _collatz_step, options).items():
-        candidates[name] = partial(lambda run: run(columns)[1], run)
+        candidates[name] = partial(lambda run: run(columns)[1].cpu(), run)  # where a count is
     return _compare_rows(f"Collatz, {len(n)} instances", candidates, options)
 
 
@@ -94,12 +94,13 @@ def compare_relaxation(options: argparse.Namespace) -> Comparison:
     """Up to some 240 steps an instance, with gradients."""
     generator = torch.Generator().manual_seed(0)
     x, target, rate = torch.rand(3, options.instances, generator=generator)
-    columns = [x, target, 0.04 + 0.5 * rate]
+    columns = [column.to(options.device) for column in (x, target, 0.04 + 0.5 * rate)]
     program = ps.function(relax)
     runs: dict[str, Callable[[Sequence[Tensor]], Tensor]] = {
         "penstock": lambda given: program.map(*given, out="stack"),
-        "torch, per sample": lambda given: torch.stack([relax(*row) for row in zip(*given)]),
     }
+    if options.device == "cpu":
+        runs["torch, per sample"] = lambda given: torch.stack([relax(*row) for row in zip(*given)])
     for name, run in _by_hand(_is_far, _relax_step, options).items():
         runs[name] = partial(lambda run, given: run(given)[0], run)
     candidates = {name: partial(_with_gradients, run, columns) for name, run in runs.items()}
@@ -164,6 +165,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--loops", nargs="+", choices=list(LOOPS), default=list(LOOPS))
     parser.add_argument("--instances", type=int, default=1024)
     parser.add_argument("--iterations", type=int, default=200_000)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--compiled", action="store_true", help="also a compiled masked step")
 
 

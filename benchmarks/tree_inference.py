@@ -18,7 +18,6 @@ from benchmarks.floor import ProductFloor
 from benchmarks.harness import Comparison, compare
 from benchmarks.script import run_script
 from benchmarks.tree_subject import (
-    NOTES,
     REFERENCE,
     TreeSubject,
     add_peer_option,
@@ -42,7 +41,7 @@ def measure_batch(subject: TreeSubject, hidden: int, options: argparse.Namespace
             work=batch,
             unit="trees",
             rounds=options.rounds,
-            notes=NOTES,
+            notes=subject.notes(),
             missing={**subject.missing, **not_started},
         )
 

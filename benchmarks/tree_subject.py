@@ -120,6 +120,15 @@ class TreeSubject:
         with peers_for("trees", problem, wanted=wanted) as found:
             yield found
 
+    def notes(self) -> dict[str, str]:
+        """What a reader must know, and how many leaves are those of one word: Penstock computes
+        equal leaves once, all others and the floor as often as they occur.
+        """
+        words = torch.cat([tree.token[tree.start.diff() == 0] for tree in self.trees])
+        distinct, leaves = len(torch.unique(words)), len(words)
+        shared = f"batch {len(self.trees)} has {distinct:,} among {leaves:,} leaves, the floor all"
+        return {**NOTES, "distinct words": shared}
+
     def layers(self) -> list[Layer]:
         """The products of one run."""
         return tree_lstm.layers(self.model, levels_of(self.trees))

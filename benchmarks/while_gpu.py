@@ -2,8 +2,9 @@
 
 A loop with a trivial body on a CUDA device, under no_grad, that goes on while a value computed on
 the device is below a limit. Eagerly the host reads that value in every iteration. The scalar loop
-has one operation in its body, the vector loop four on 16 elements. Does nothing where there is no
-CUDA device.
+has one operation in its body, the vector loop four on 16 elements; both run as one Triton program.
+Collatz and relaxation with gradients are those of `native_loops`, many rows of which each makes its
+own number of iterations. Does nothing where there is no CUDA device.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor
 
 import penstock as ps
 from benchmarks.harness import Comparison, compare
+from benchmarks.native_loops import compare_collatz, compare_relaxation
 from benchmarks.script import run_script
 
 REFERENCE = "eager, a read in each iteration"
@@ -45,6 +47,9 @@ class Loop(NamedTuple):
 
 LOOPS = {"scalar": Loop(scalar_loop, ()), "vector": Loop(vector_loop, (16,))}
 
+#: Loops of many rows.
+ROWS = {"collatz": compare_collatz, "relaxation": compare_relaxation}
+
 
 def measure_loop(name: str, options: argparse.Namespace) -> Comparison:
     """One loop, from one to the number of iterations."""
@@ -62,17 +67,23 @@ def measure_loop(name: str, options: argparse.Namespace) -> Comparison:
     )
 
 
-@torch.no_grad()
 def measure(options: argparse.Namespace) -> Iterator[Comparison]:
     """All loops."""
     for name in options.loops:
-        yield measure_loop(name, options)
+        if name in ROWS:
+            yield ROWS[name](options)
+        else:
+            with torch.no_grad():
+                yield measure_loop(name, options)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The sizes."""
     parser.set_defaults(rounds=5)
-    parser.add_argument("--loops", nargs="+", choices=list(LOOPS), default=list(LOOPS))
+    every = [*LOOPS, *ROWS]
+    parser.add_argument("--loops", nargs="+", choices=every, default=every)
+    parser.add_argument("--instances", type=int, default=1024)
+    parser.add_argument("--compiled", action="store_true", help="also a compiled masked step")
     parser.add_argument("--iterations", type=int, default=2000)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
 

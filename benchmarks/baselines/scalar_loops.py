@@ -26,7 +26,7 @@ def masked(condition: Condition, step: Step, columns: Sequence[Tensor]) -> list[
 def compacting(condition: Condition, step: Step, columns: Sequence[Tensor]) -> list[Tensor]:
     """Only rows that run take a step; the others wait in their places."""
     values = list(columns)
-    rows = torch.arange(len(values[0]))
+    rows = torch.arange(len(values[0]), device=values[0].device)
     ended: list[tuple[Tensor, list[Tensor]]] = []
     while len(rows):
         running = condition(*values)

@@ -23,7 +23,7 @@ TINY = {
     "lstm": "--batch 3 --hidden 4 --lengths 2 5",
     "lstm_gpu": "--batch 3 --hidden 4 --lengths 2 5 --device cpu",
     "counted_loop": "--batches 1 3 --length 4 --small-width 2 --large-width 3",
-    "while_gpu": "--iterations 5 --device cpu",
+    "while_gpu": "--iterations 5 --instances 5 --device cpu",
     "parallel_iterations": "--bounds 1 2 --iterations 3 --batch 2 --width 3 --layers 1",
     "distributed_loop": "--processes 2 --iterations 3",
     "pipeline_lstm": "--layers 2 --hidden 3 --batch 2 --length 3",

@@ -2,11 +2,14 @@
 row, no slot, no array.
 """
 
+from unittest.mock import patch
+
 import pytest
 import torch
 
 from penstock.ir.graph import Block
 from penstock.passes.pipeline import program_to_graph
+from penstock.run import distinct
 from penstock.run.native.choice import is_closed_loop
 from tests.inside import assert_no_leak, collected_machines
 from tests.semantics.agreement import ask_for_gradients, assert_agree, gradients
@@ -17,6 +20,7 @@ from tests.semantics.ways import (
     RECORDED,
     WAYS,
     WITH_CLOSED_LOOPS,
+    WITH_WHOLE_NUMBERS,
     WITH_WINDOWS,
     WITHOUT_GRAPH,
     case_for,
@@ -66,8 +70,20 @@ def test_programs_with_loops_that_run_as_native_code_are_known(name):
 def test_programs_with_loops_that_run_in_windows_are_known(name):
     case = PROGRAMS[name].case(PROGRAMS[name].dtypes[0])
     program = case.traced.program(*case.instances[0])
-    plain, wide = (program_to_graph(program, closes_loops=True, opens_windows=w) for w in (0, 1))
+    plain, wide = (program_to_graph(program, closes_loops=["cpu"], opens_windows=w) for w in (0, 1))
     assert (len(wide.contexts) > len(plain.contexts)) == (name in WITH_WINDOWS)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_whose_rows_may_be_shared_are_known(name):
+    case, is_shared = PROGRAMS[name].case(PROGRAMS[name].dtypes[0]), []
+
+    def find(run, step):
+        is_shared.append(bool(step.block.whole_numbers))
+
+    with torch.no_grad(), patch.object(distinct, "find_distinct", find):
+        WAYS["map"](case)
+    assert any(is_shared) == (name in WITH_WHOLE_NUMBERS)
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)

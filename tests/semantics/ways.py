@@ -20,6 +20,7 @@ import penstock as ps
 from penstock.passes import windows
 from penstock.plan.limits import limits
 from penstock.plan.planners import planning
+from penstock.run.distinct import distinct_always
 from penstock.run.native.choice import native_loops
 from penstock.run.windows import loop_windows
 from tests.fused import poured_without_graphs
@@ -92,6 +93,12 @@ def run_map_windows(case: Case) -> list[Any]:
         return run_map(case)
 
 
+def run_map_distinct(case: Case) -> list[Any]:
+    """All instances at once; rows that read the same whole numbers are computed once."""
+    with distinct_always():
+        return run_map(case)
+
+
 def run_map_poured(case: Case) -> list[Any]:
     """All instances at once, in a template that has room for more."""
     with poured_without_graphs():
@@ -155,6 +162,7 @@ WAYS: dict[str, Way] = {
     "map_collated": run_map_collated,
     "map_partitioned": run_map_partitioned,
     "map_windows": run_map_windows,
+    "map_distinct": run_map_distinct,
     "map_poured": run_map_poured,
     "swapped": run_swapped,
     "recomputed": run_recomputed,
@@ -214,12 +222,27 @@ WITH_WINDOWS = (
     "prefixes_in_a_loop",
 )
 
+#: The programs with blocks that read nothing but whole numbers of a row; of all others
+#: `map_distinct` is `map`.
+WITH_WHOLE_NUMBERS = (
+    "shift_reduce_parser",
+    "greedy_decoding",
+    "cellular_automaton",
+    "fold_over_children",
+    "map_over_children",
+    "slices_of_slices",
+    "binary_tree_lstm",
+    "child_sum_tree_lstm",
+    "loop_in_recursion",
+)
+
 
 def ways_for(name: str, *left_out: str) -> list[str]:
     """The ways to run a program that are not the same by another name."""
     same = {
         "map_interpreted": name not in WITH_CLOSED_LOOPS,
         "map_windows": name not in WITH_WINDOWS,
+        "map_distinct": name not in WITH_WHOLE_NUMBERS,
     }
     return [way for way in WAYS if way not in left_out and not same.get(way)]
 

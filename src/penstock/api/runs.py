@@ -164,6 +164,7 @@ class Runs:
         with naming_assertions(entry.traced.assertions):
             if is_spread(executable):
                 return run_placed(*call, is_joined=is_joined)
+            executable.refuse_absent_devices()
             if asks_for_gradients(values, captures):
                 with default_policy(self._options["memory"]):
                     return run_with_gradients(*call, is_joined=is_joined)

@@ -214,7 +214,8 @@ def _masked_addition(
     arena = reversal.arena(source.arena)
     chosen = None if mask is None or bool(mask.all()) else mask.nonzero().squeeze(1)
     if chosen is not None:
-        index = chosen.numpy() if index is None else index[chosen.numpy()]
+        rows = chosen.cpu().numpy()
+        index = rows if index is None else index[rows]
     slots, find = row_slots(source, page.rows, index), reversal.finding(page, source, index)
     is_first = arena.take_first(slots)
     addition = SlotAddition(operand, place, source.arena, slots, find, is_first, chosen=chosen)

@@ -19,6 +19,7 @@ from penstock.plan.schedule import Integers
 from penstock.run.engine import Columns
 from penstock.run.executable import Executable
 from penstock.run.faults import Numbers
+from penstock.run.inputs import Pieces
 from penstock.run.recording import CallRecorder
 from penstock.run.seeds import Seed
 
@@ -144,6 +145,8 @@ def find_tensors(
     for number, column in enumerate(columns):
         if isinstance(column, torch.Tensor):
             add(column, Place(column=number))
+            continue
+        if isinstance(column, Pieces):
             continue
         if column and not (column[0].is_floating_point() or column[0].is_complex()):
             continue  # all of a column have one type

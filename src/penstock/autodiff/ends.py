@@ -21,6 +21,7 @@ from penstock.autodiff.way_back import WayBack
 from penstock.calls.autocast import autocast_as
 from penstock.ir.graph import Input
 from penstock.plan.schedule import Integers
+from penstock.run.inputs import tensors_of
 
 #: The arena and the slots of some values, and the values.
 Located = tuple[int, Integers, torch.Tensor]
@@ -189,8 +190,7 @@ class CallEnds:
                 yield *where.of(chosen(instance)), values
 
     def _check_column(self, number: int) -> None:
-        column = self.made.columns[number]
-        tensors = [column] if isinstance(column, torch.Tensor) else column
+        tensors = tensors_of(self.made.columns[number])
         for tensor, version in zip(tensors, self.made.versions[number], strict=True):
             check_version(tensor, version)
 

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import torch
 
+from penstock.autodiff.device_loops import DeviceLoopForm
 from penstock.autodiff.fallback import AutogradForm
 from penstock.autodiff.joint import TrainingForm, named_sizes
 from penstock.autodiff.row_loops import RowLoopForm
@@ -19,10 +20,11 @@ from penstock.errors import PenstockWarning
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
 from penstock.run.native.block import RowLoopBlock
+from penstock.run.native.device_block import DeviceLoopBlock, compiled_or_none
 from penstock.run.recording import building
 
 #: What a launch that leaves a tape is run with.
-Form: TypeAlias = TrainingForm | AutogradForm | RowLoopForm
+Form: TypeAlias = TrainingForm | AutogradForm | RowLoopForm | DeviceLoopForm
 
 
 def training_form(
@@ -53,12 +55,23 @@ def training_form(
     return forms[key]
 
 
-def _loop_form(block: RowLoopBlock, operands: Sequence[int], results: Sequence[int]) -> RowLoopForm:
+def _loop_form(block: RowLoopBlock, operands: Sequence[int], results: Sequence[int]) -> Form:
     key = (tuple(operands), tuple(results))
     if key not in block.training_forms:
-        block.training_forms[key] = RowLoopForm(block, operands, results)
-    form: RowLoopForm = block.training_forms[key]
+        if isinstance(block, DeviceLoopBlock):
+            block.training_forms[key] = _device_form(block, *key)
+        else:
+            block.training_forms[key] = RowLoopForm(block, operands, results)
+    form: Form = block.training_forms[key]
     return form
+
+
+def _device_form(
+    block: DeviceLoopBlock, operands: Sequence[int], results: Sequence[int]
+) -> DeviceLoopForm | AutogradForm:
+    form = compiled_or_none(lambda: DeviceLoopForm(block, operands, results))
+    count = len(block.block.results)
+    return form or AutogradForm(block.run_plain, block.inputs, operands, results, count)
 
 
 def _build(

@@ -23,6 +23,7 @@ from penstock.autodiff.taped_run import TapedRun
 from penstock.run.engine import Columns
 from penstock.run.executable import Executable
 from penstock.run.faults import Numbers, user_errors
+from penstock.run.inputs import tensors_of
 from penstock.run.memory.policy import KEEP, current_policy
 from penstock.run.outputs import collect_outputs
 from penstock.run.seeds import Seed
@@ -33,14 +34,8 @@ def asks_for_gradients(columns: Columns, captures: Sequence[torch.Tensor]) -> bo
     if not torch.is_grad_enabled():
         return False
     return any(tensor.requires_grad for tensor in captures) or any(
-        _requires_grad(column) for column in columns
+        tensor.requires_grad for column in columns for tensor in tensors_of(column)
     )
-
-
-def _requires_grad(column: Sequence[torch.Tensor] | torch.Tensor) -> bool:
-    if isinstance(column, torch.Tensor):
-        return column.requires_grad
-    return any(tensor.requires_grad for tensor in column)
 
 
 def run_with_gradients(

@@ -53,6 +53,11 @@ class Backward:
     code: StraightLine | None = None
     cotangents: tuple[Step, ...] = ()
 
+    @property
+    def given(self) -> int:
+        """How many results it has."""
+        return 0 if self.code is None else len(self.code.outputs)
+
 
 class TrainingForm:
     """A block that can be differentiated in some of its operands."""

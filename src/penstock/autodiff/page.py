@@ -45,6 +45,9 @@ class Page:
     #: What torch's autograd has recorded, for a block that is taken as it is.
     graph: KeptGraph | None = None
     saved: list[torch.Tensor] = field(default_factory=list)
+    #: Where only distinct rows were computed, for each row which of them it is, and how many there
+    #: are: what is saved is theirs.
+    distinct: tuple[torch.Tensor, int] | None = None
     #: The version of each saved value, as some are the caller's own tensors; none where all were
     #: made by the launch and nobody else knows of them.
     versions: tuple[int, ...] = ()
@@ -73,6 +76,17 @@ class Page:
         """Keep values, which nobody else writes to; `is_own`: nobody else knows of them."""
         self.saved = list(values)
         self.versions = () if is_own else tuple(map(version_of, values))
+
+    def spread(self) -> None:
+        """Have a row of the saved values for each row of the launch, where distinct rows share
+        them.
+        """
+        if self.distinct is not None and self.saved:
+            assert self.form is not None
+            which, count = self.distinct
+            pairs = zip(self.form.saved, map(self.read_saved, range(len(self.saved))), strict=True)
+            self.save([saved.select(values, count, which) for saved, values in pairs])
+        self.distinct = None
 
     def use(self, index: Integers | None, *, is_last: bool) -> None:
         """Make sure that some rows (None: all) can still go backward; `is_last`: for the last

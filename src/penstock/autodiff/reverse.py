@@ -15,6 +15,7 @@ import torch
 
 from penstock.autodiff.additions import find_additions, row_slots
 from penstock.autodiff.contract import Contraction
+from penstock.autodiff.distinct_half import run_distinct_half
 from penstock.autodiff.fused_half import bind_half
 from penstock.autodiff.gradients import as_array
 from penstock.autodiff.gradients_so_far import GradientsSoFar
@@ -178,7 +179,9 @@ class Reversal(GradientsSoFar):
             yield lambda reversal: reversal.arena(number).values.index_fill_(0, find(), 0)
 
     def _bind(self, page: Page, half: Half) -> None:
-        if not half.is_bound and not page.is_used_up and page.block.is_hot("backward"):
+        if half.is_bound or page.is_used_up or page.distinct is not None:
+            return
+        if page.block.is_hot("backward"):
             half.fused, half.is_bound = bind_half(self, page, half), True
 
     def _run_half(self, page: Page, half: Half) -> None:
@@ -195,12 +198,14 @@ class Reversal(GradientsSoFar):
         """Run a half of a page whose saved values are there."""
         for fill in half.zeros:
             fill(self)
+        if self.checks_nan:  # row by row
+            page.spread()
+        if page.distinct is not None:
+            run_distinct_half(self, page, half)
+            return
         if self._run_fused(page, half):
             return
-        if half.cotangents is None:
-            found = (self._cotangent(page, k, half.index) for k in half.pattern)
-            half.cotangents = tuple(found)
-        cotangents = [fetch(self) for fetch in half.cotangents]
+        cotangents = self.cotangents(page, half)
         results, places = page.go_back(
             half.pattern, half.index, cotangents, self.taped.read_uniform
         )
@@ -213,6 +218,13 @@ class Reversal(GradientsSoFar):
             half.additions = find_additions(self, page, half.index, given, told)
         for addition in half.additions:
             addition.run(self, results)
+
+    def cotangents(self, page: Page, half: Half) -> list[torch.Tensor]:
+        """The cotangents of the rows of a half."""
+        if half.cotangents is None:
+            found = (self._cotangent(page, k, half.index) for k in half.pattern)
+            half.cotangents = tuple(found)
+        return [fetch(self) for fetch in half.cotangents]
 
     def _run_fused(self, page: Page, half: Half) -> bool:
         """Run a half compiled, if it is worth it by now."""

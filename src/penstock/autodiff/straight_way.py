@@ -104,7 +104,7 @@ class StraightWay:
         if not contiguous([pool[place] for place in (*self.wires, *self.arenas)]):
             return False
         for entry, (step, calls) in zip(reversed(entries), self.steps, strict=True):
-            if not calls or not isinstance(entry, Page):
+            if not calls or not isinstance(entry, Page) or entry.distinct is not None:
                 reversal.run_step(entry, step)
                 continue
             for call in calls:

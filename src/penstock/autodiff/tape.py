@@ -21,6 +21,7 @@ from penstock.autodiff.page import Page
 from penstock.autodiff.versions import check_version
 from penstock.plan.schedule import Copy, Pad, Span, Store, Unpad
 from penstock.run.batched.emit import BatchFunction
+from penstock.run.distinct import find_distinct, hand_out, run_distinct
 from penstock.run.fused.binding import FusedLaunch, bind_launch
 from penstock.run.prepared import (
     Prepared,
@@ -106,7 +107,7 @@ class Taping(Runner):
     ) -> None:
         page = Page(step.launch, step.block, operands, results, instances=step.instances)
         page.indices = step.indices
-        if self._run_fused(step, page):
+        if self._run_distinct(step, page) or self._run_fused(step, page):
             self.tape.entries.append(page)
             return
         arguments = step.arguments(self)
@@ -121,6 +122,25 @@ class Taping(Runner):
         self.check(step, arguments, made)
         step.store(self, made)
         self.tape.entries.append(page)
+
+    def _run_distinct(self, step: PreparedLaunch, page: Page) -> bool:
+        """Do the launch for distinct rows, if some are the same."""
+        rows = find_distinct(self, step)
+        if rows is None:
+            return False
+        asked = (page.operands, page.results, self.saves_rows)
+        form, sizes = self._training_form(step, asked, rows.arguments)
+        if not isinstance(form, TrainingForm) or sizes:
+            return False
+        count, saved = form.output_count, len(form.saved)
+        made = run_distinct(step.block, "forward", form.forward, rows, count + saved)
+        if made is None:
+            return False
+        results, is_own = made
+        hand_out(self, step, rows, results[:count])
+        page.form, page.distinct = form, (rows.which, rows.count)
+        page.save(results[count:], is_own=is_own)
+        return True
 
     def _run_fused(self, step: PreparedLaunch, page: Page) -> bool:
         """Do the whole launch compiled, if the block is worth it by now."""
@@ -173,7 +193,7 @@ class Taping(Runner):
             return None if found is None else (found[0], _noted(Page, step))
         asked = (operands, results, self.saves_rows)
         fused = step.fused.get(asked)
-        if fused is None or asked in step.lent:
+        if fused is None or asked in step.lent or self.may_share(step):
             return None
         form, sizes = step.training[asked]
         new_page = partial(

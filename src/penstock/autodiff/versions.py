@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from penstock.run.inputs import tensors_of
+
 
 def version_of(values: torch.Tensor) -> int:
     """How often a tensor has been changed in place; tensors made in inference mode do not count."""
@@ -24,7 +26,7 @@ def check_version(values: torch.Tensor, version: int) -> None:
 
 def versions_of(column: Sequence[torch.Tensor] | torch.Tensor) -> list[int]:
     """The versions of the tensors of a column; of the whole, where it is one."""
-    tensors = [column] if isinstance(column, torch.Tensor) else column
+    tensors = tensors_of(column)
     try:
         return [tensor._version for tensor in tensors]
     except RuntimeError:  # some are made in inference mode

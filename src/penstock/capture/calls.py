@@ -217,9 +217,9 @@ def _no_base_case(callee: Callee, source: Source | None) -> RecursionLimitError:
             where=str(source or callee.source),
             facts=[
                 ("every path", f"calls {callee.name} again"),
-                ("needed", "a branch of ps.cond or ps.switch that does not"),
+                ("needed", "a path that does not"),
             ],
-            todo="Put the recursive call into one branch of ps.cond, and return from the other.",
+            todo="Return without the recursive call in one branch of an `if`, or of ps.cond.",
         )
     )
 

@@ -56,6 +56,6 @@ def _refusal(leaf: Any, what: str, path: str) -> ArgumentError:
                     "dict, tuple, list, NamedTuple or dataclass of these",
                 ),
             ],
-            todo="Pass its tensors, or close over the object instead of passing it.",
+            todo="Pass or return its tensors instead; other objects can be closed over.",
         )
     )

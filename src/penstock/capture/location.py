@@ -1,26 +1,35 @@
 """Where in the user's own source a call was made, for error texts.
 
-The innermost frame that belongs neither to this package nor to torch is taken to be the user's
-line. The models of `penstock.nn` are written as user code, and count as such.
+The innermost frame that belongs neither to this package, nor to torch, nor to what starts threads
+and worker processes, is taken to be the user's line. The models of `penstock.nn` are written as
+user code, and count as such.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import linecache
+import multiprocessing
 import os
 import sys
+import threading
 from pathlib import Path
 from types import FrameType
 
 import torch
 
 _PACKAGE = Path(__file__).parents[1]
-_LIBRARY_FOLDERS = tuple(f"{folder}{os.sep}" for folder in (_PACKAGE, Path(torch.__file__).parent))
+_LIBRARIES = (torch, multiprocessing, concurrent.futures)
+_LIBRARY_FOLDERS = (
+    *(f"{Path(module.__file__ or '').parent}{os.sep}" for module in _LIBRARIES),
+    f"{_PACKAGE}{os.sep}",
+    threading.__file__,
+)
 _MODELS_FOLDER = f"{_PACKAGE / 'nn'}{os.sep}"
 
 
 def is_library_file(name: str) -> bool:
-    """Whether a file is torch's or ours, so that its lines are never the user's."""
+    """Whether a file is ours, torch's or Python's own, so that its lines are never the user's."""
     return name.startswith(_LIBRARY_FOLDERS) and not name.startswith(_MODELS_FOLDER)
 
 

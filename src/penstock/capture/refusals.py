@@ -30,7 +30,7 @@ _WAYS_OUT = {
     "__len__": ("len()", "Use x.shape[0], which is a traced integer."),
     "__iter__": ("iteration", "Use ps.scan, ps.map_fn or ps.foldl over the tensor."),
     "__contains__": ("`in`", "Use (x == value).any()."),
-    "item": (".item()", "Keep it a tensor, and use ps.cond or ps.while_loop to decide on it."),
+    "item": (".item()", "Keep it a tensor: `if`, `while` and ps.cond can decide on it."),
     "tolist": (".tolist()", "Keep it a tensor, and use ps.scan or ps.map_fn over it."),
     "numpy": (".numpy()", "Use torch functions instead of numpy."),
     "__array__": ("numpy", "Use torch functions instead of numpy."),

@@ -21,7 +21,7 @@ from penstock.capture.location import user_line
 from penstock.capture.static import static_key
 from penstock.capture.traced_array import TracedTensorArray
 from penstock.capture.traced_tensor import TracedTensor
-from penstock.errors import PenstockWarning, RecursionLimitError, report
+from penstock.errors import ArgumentError, PenstockWarning, RecursionLimitError, report
 from penstock.ir.program import Source
 from penstock.ir.types import ArrayType, Dimension, TensorType, Type
 
@@ -59,9 +59,23 @@ class Callee:
         """The arguments in their normal form, defaults included."""
         if not kwargs and len(args) == self.plain_count:
             return args, {}
-        bound = self.signature.bind(*args, **kwargs)
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise self._misfit(error) from None
         bound.apply_defaults()
         return bound.args, bound.kwargs
+
+    def _misfit(self, error: TypeError) -> ArgumentError:
+        return ArgumentError(
+            report(
+                f"{self.name}: these arguments do not fit its parameters.",
+                where=user_line(),
+                facts=[("parameters", str(self.signature)), ("problem", str(error))],
+                todo="Pass an argument for each parameter; map takes a column for each, or by name"
+                " a value for all instances.",
+            )
+        )
 
     @property
     def source(self) -> Source | None:

@@ -64,6 +64,7 @@ class Placing(Run):
     transport: Transport
     #: Plans of runs that take turns in another manner are others.
     manner = b"in turn"
+    shares_rows = False
     #: The digest of the whole schedule, in the end.
     digest: bytes
 

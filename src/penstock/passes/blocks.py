@@ -12,6 +12,11 @@ from penstock.ir.types import TensorType
 from penstock.passes.draft import DraftNode, TorchStep
 from penstock.passes.flow import Flow
 
+#: Calls that say little about what a block does.
+_RESHAPING = frozenset(
+    ["unsqueeze", "squeeze", "view", "reshape", "expand", "transpose", "permute", "contiguous"]
+)
+
 
 @dataclass(slots=True)
 class BlockMaker:
@@ -67,9 +72,12 @@ class BlockMaker:
         return inputs, tuple(wire for wire in made if self.reads[wire] > inside[wire])
 
     def _name(self, context: str, nodes: Sequence[Node]) -> str:
-        """A readable name: the context and the first operations, numbered where it repeats."""
+        """A readable name: the context and the first operations that compute something, numbered
+        where it repeats.
+        """
         words = [word for node in nodes if (word := _word(node.operation))]
-        name = f"{context}:{'_'.join(words[:3])}"
+        telling = [word for word in words if word not in _RESHAPING] or words
+        name = f"{context}:{'_'.join(telling[:3])}"
         self.names[name] += 1
         return name if self.names[name] == 1 else f"{name}#{self.names[name]}"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from penstock.ir.graph import Graph
 from penstock.ir.program import Program
 from penstock.passes.entry import wrap_entry
@@ -19,20 +21,20 @@ def program_to_graph(
     program: Program,
     default_dtype: str = "float32",
     *,
-    closes_loops: bool = False,
+    closes_loops: Collection[str] = (),
     opens_windows: bool = False,
 ) -> Graph:
     """Share computations, wrap the entry, place, analyse flow, slice control, lower, form blocks.
 
-    With `closes_loops`, loops of row-wise arithmetic are closed before they are lowered; not in a
-    program that is placed, since a closed loop runs on one device.
+    Loops of row-wise arithmetic on the kinds of devices in `closes_loops` are closed before they
+    are lowered; not in a program that is placed, since a closed loop runs on one device.
     """
     program = place_nodes(wrap_entry(share_computations(program)))
-    closes_loops &= not is_placed(program)
+    may_close = bool(closes_loops) and not is_placed(program)
     flow, slices = _analyse(program, default_dtype)
-    while closes_loops:
-        closed = close_row_loops(flow, slices)
-        closes_loops = closed is not flow.program  # what steered a loop may steer nothing any more
+    while may_close:
+        closed = close_row_loops(flow, slices, closes_loops)
+        may_close = closed is not flow.program  # what steered a loop may steer nothing any more
         flow, slices = _analyse(closed, default_dtype)
     if opens_windows and not is_placed(program):
         flow, slices = _analyse(open_windows(flow.program), default_dtype)

@@ -125,6 +125,8 @@ def _bindings(
     """The operations that a call may be, each with its operands in order."""
     if name in ("pow", "__pow__", "__rpow__"):
         return _bind_power(args if name != "__rpow__" else args[::-1], kwargs)
+    if full_name == "penstock.follow":  # values of a loop are on one device
+        return [(ROW_OPS["clone"], tuple(args[:1]))]
     if name in ("to", "type"):
         return _bind_cast(args, kwargs)
     if name in ("div", "divide") and "rounding_mode" in kwargs:

@@ -8,9 +8,10 @@ program, and which the host could run, is left as it is. So is a loop that is th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from penstock.ir.graph import Block
 from penstock.ir.program import (
     Body,
     Branch,
@@ -28,7 +29,7 @@ from penstock.ir.program import (
 )
 from penstock.passes.flow import Flow
 from penstock.passes.row_calls import row_call
-from penstock.passes.row_types import count_elements, dtype_of, is_small, shape_of
+from penstock.passes.row_types import count_elements, device_of, dtype_of, is_small, shape_of
 from penstock.passes.slicing import Slices
 
 #: Elements of a value in native code, at most: each is a variable of its own.
@@ -38,9 +39,11 @@ MOST_ELEMENTS = 16
 MOST_OPERATIONS = 512
 
 
-def close_row_loops(flow: Flow, slices: Slices) -> Program:
-    """The program with its row-wise loops closed; the program itself where it has none."""
-    closing = _Closing(flow, slices)
+def close_row_loops(flow: Flow, slices: Slices, kinds: Collection[str]) -> Program:
+    """The program with its row-wise loops on devices of these kinds ("cpu", "cuda") closed; the
+    program itself where it has none.
+    """
+    closing = _Closing(flow, slices, kinds)
     functions = tuple(
         Function(function.name, closing.body(function.body), function.source)
         for function in flow.program.functions
@@ -54,6 +57,7 @@ class _Closing:
 
     flow: Flow
     slices: Slices
+    kinds: Collection[str]
     #: Values that go by the name of what they always equal.
     renamed: dict[Value, Value] = field(default_factory=dict)
     #: How many loops have been closed.
@@ -93,7 +97,10 @@ class _Closing:
     def _qualifies(self, node: Node) -> bool:
         slices = self.slices
         steers = any(x in slices.needed and x in slices.controllable for x in node.outputs)
-        if steers or not slices.is_live(node):
+        device = _device_of(node)
+        if steers or not slices.is_live(node) or device is None:
+            return False
+        if device.split(":")[0] not in self.kinds:
             return False
         if all(self.flow.root(value) in slices.uniform for value in _free_values(node)):
             return False
@@ -183,6 +190,19 @@ class _Stripping:
 
     def _names(self, values: Sequence[Value]) -> tuple[Value, ...]:
         return tuple(self.renamed.get(value, value) for value in values)
+
+
+def device_of_loop(block: Block) -> str:
+    """Where the closed loop of a block runs."""
+    device = device_of(block.nodes[0].inputs)
+    assert device is not None, "a closed loop runs on one device"
+    return device
+
+
+def _device_of(node: Node) -> str | None:
+    """Where a loop runs, by what is in it; None where that is not one device."""
+    nodes = _inner_nodes(node)
+    return device_of(value for item in nodes for value in (*item.inputs, *item.outputs))
 
 
 def _pick(values: Sequence[Value], places: Sequence[int]) -> tuple[Value, ...]:

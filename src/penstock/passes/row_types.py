@@ -5,7 +5,7 @@ Tensors with dimensions come before 0-d tensors, these before Python numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from penstock.ir.program import Value
@@ -17,11 +17,22 @@ Item: TypeAlias = Value | bool | int | float
 
 
 def is_small(value: Value, most: int) -> bool:
-    """Whether native code can hold the value: on the CPU, of a static and small shape."""
+    """Whether native code can hold the value: of a static and small shape."""
     kind = value.type
-    if not isinstance(kind, TensorType) or kind.device != "cpu" or kind.dtype not in ANY:
+    if not isinstance(kind, TensorType) or kind.dtype not in ANY:
         return False
     return not kind.is_dynamic and count_elements(value) <= most
+
+
+def device_of(values: Iterable[Value]) -> str | None:
+    """Where a computation on these values runs: numbers of the host go to what they meet. None
+    where there are several such places.
+    """
+    kinds = (value.type for value in values)
+    away = {kind.device for kind in kinds if isinstance(kind, TensorType)} - {"cpu"}
+    if len(away) > 1:
+        return None
+    return away.pop() if away else "cpu"
 
 
 def shape_of(item: Item) -> tuple[int, ...]:

@@ -1,9 +1,9 @@
 """A profile as a trace for Perfetto and chrome://tracing: one row of the picture for each device.
 
-The format is the JSON of trace events. Times are microseconds since the first call. Calls, planning
-and reads have rows of their own, above the devices; a device's row has its launches, and the times
-in which its queue stood still. What overlaps in a row without one being inside the other, as calls
-of two threads do, is drawn in a second row: Perfetto drops it otherwise.
+The format is the JSON of trace events. Times are microseconds since the first call. Calls,
+building, planning and reads have rows of their own, above the devices; a device's row has its
+launches, and the times in which its queue stood still. What overlaps in a row without one being
+inside the other, as calls of two threads do, is drawn in a second row: Perfetto drops it otherwise.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.profiling.profile import Profile
 
 #: The rows that every trace has; devices come after them.
-ROWS = ("calls", "planning", "reads")
+ROWS = ("calls", "building", "planning", "reads")
 
 _PROCESS = 1
 
@@ -106,6 +106,9 @@ def _happenings(profile: Profile) -> Iterator[tuple[str, str, float, float, dict
     """Row, name, begin, seconds and more about everything that takes time."""
     for call in profile.calls:
         yield "calls", call.name, call.began, call.seconds, _about_call(call)
+    for built in profile.builds:
+        about: dict[str, Any] = {"call": built.call.name}
+        yield "building", f"build {built.block}", built.began, built.seconds, about
     for plan in profile.plans:
         about = {"call": plan.call.name, "firings": plan.firings}
         yield "planning", f"plan {plan.call.name}", plan.began, plan.seconds, about

@@ -9,6 +9,7 @@ from penstock.ir.graph import Graph
 from penstock.profiling.chrome_trace import write_chrome_trace
 from penstock.profiling.explanation import explain
 from penstock.profiling.records import (
+    BuildRecord,
     CallRecord,
     LaunchRecord,
     PlanRecord,
@@ -34,6 +35,8 @@ class Profile:
     #: Stretches of planning, and times in which queues of devices stood still.
     plans: list[PlanRecord] = field(default_factory=list)
     waits: list[WaitRecord] = field(default_factory=list)
+    #: Batched forms of blocks that were made.
+    builds: list[BuildRecord] = field(default_factory=list)
     #: For each program that was traced again, its name and what had changed.
     retraces: list[str] = field(default_factory=list)
     #: Maps whose instances could not all run together.

@@ -201,6 +201,16 @@ class PlanRecord:
 
 
 @dataclass(slots=True, eq=False)
+class BuildRecord:
+    """Making the batched form of a block, for its first launch of a kind."""
+
+    call: CallRecord
+    block: str
+    began: float
+    seconds: float
+
+
+@dataclass(slots=True, eq=False)
 class WaitRecord:
     """A queue stood still: for rows of another device, or for earlier iterations to end."""
 

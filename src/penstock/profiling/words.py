@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
+def plural(noun: str) -> str:
+    """Several of it: "launches"."""
+    return f"{noun}es" if noun.endswith(("ch", "s")) else f"{noun}s"
+
+
 def counted(count: int, noun: str) -> str:
     """A number with its noun: "1 launch", "2,000 launches"."""
-    ending = "" if count == 1 else "es" if noun.endswith(("ch", "s")) else "s"
-    return f"{count:,} {noun}{ending}"
+    return f"{count:,} {noun if count == 1 else plural(noun)}"
 
 
 def seconds_in_words(seconds: float) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -21,6 +22,8 @@ from penstock.ir.graph import Block, Home, Node, Wire
 from penstock.ir.program import AsSequence, RowLoop, Source, TorchCall, Value
 from penstock.ir.program import Node as ProgramNode
 from penstock.ir.types import TensorType
+from penstock.passes.row_types import device_of
+from penstock.passes.rowwise import PRODUCTS
 from penstock.plan.schedule import Launch
 from penstock.run.batched import BatchedBlock, BlockInput, build_batched
 from penstock.run.batched.emit import BatchFunction
@@ -182,6 +185,27 @@ class RunnableBlock:
         devices = {_destination(node, parameter) for node in readers}
         return devices.pop() or kind.device if len(devices) == 1 else kind.device
 
+    @cached_property
+    def whole_numbers(self) -> tuple[int, ...]:
+        """The operands with rows, if all of them are one whole number a row, on the host; empty
+        where they are not: rows that read the same numbers have the same results then.
+        """
+        rows = [k for k, spec in enumerate(self.inputs) if spec.kind == "row"]
+        is_plain = not self._dynamic and self.block.device is None
+        return tuple(rows) if is_plain and all(map(self._is_whole_number, rows)) else ()
+
+    def _is_whole_number(self, position: int) -> bool:
+        spec = self.inputs[position]
+        is_whole = not (spec.torch_dtype.is_floating_point or spec.torch_dtype.is_complex)
+        return is_whole and spec.device == "cpu" and prod(spec.shape) == 1
+
+    @cached_property
+    def has_products(self) -> bool:
+        """Whether it multiplies matrices: such a row costs more than handing out its results."""
+        calls = (node.operation for node in self.block.nodes)
+        names = (item.name.rsplit(".", 1)[-1] for item in calls if isinstance(item, TorchCall))
+        return any(name in PRODUCTS or name == "linear" for name in names)
+
     def dynamic_sizes(self, arguments: Sequence[torch.Tensor | int]) -> tuple[int, ...]:
         """The sizes of the dynamic dimensions of a launch's arguments."""
         sizes: list[int] = []
@@ -290,7 +314,8 @@ def _compute(node: ProgramNode, values: dict[Value, torch.Tensor | int]) -> None
     if isinstance(node.operation, AsSequence):
         outputs: Sequence[torch.Tensor | int] = operands
     elif isinstance(node.operation, RowLoop):
-        outputs = PlainRows().row(node.operation.body, operands)
+        device = torch.device(device_of(node.inputs) or "cpu")
+        outputs = PlainRows(device).row(node.operation.body, operands)
     else:
         assert isinstance(node.operation, TorchCall)
         outputs = call(node.operation, operands)

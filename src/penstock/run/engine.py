@@ -63,6 +63,7 @@ class Run(Runner):
     goes_straight = True
     #: Rows hold what they read until they have fired, and results get their slots before.
     keeps_apart = True
+    shares_rows = True
 
     def __init__(
         self,
@@ -146,7 +147,8 @@ class Run(Runner):
         """Run the plan of an earlier call on the data of this one."""
         self.planner, self.outcome = plan, plan.outcome
         self.kept = plan
-        if self.may_be_captured and self.executable.graphs.run(self, plan, columns):
+        may_be_captured = self.may_be_captured and self.executable.may_be_captured
+        if may_be_captured and self.executable.graphs.run(self, plan, columns):
             return
         install_inputs(self, columns, plan.outcome.adopted)
         for window in plan.windows:
@@ -194,6 +196,8 @@ class Run(Runner):
         """Run a whole plan in a template; False where it must be run the plain way."""
         templates, keeping = self.executable.templates, self.keeping
         if keeping is None or not self.may_be_captured or self.is_dry or not templates.device:
+            return False
+        if not self.executable.may_be_captured:
             return False
         if templates.is_always(keeping.key):
             return False

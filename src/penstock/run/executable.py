@@ -17,6 +17,7 @@ from penstock.ir.graph import Block, Graph, Node
 from penstock.ir.program import Program
 from penstock.ir.types import TensorType
 from penstock.passes.rank import rank_nodes
+from penstock.passes.row_loops import device_of_loop
 from penstock.plan.limits import DEPTH, Limits
 from penstock.plan.link import link
 from penstock.plan.linked import LinkedNode
@@ -26,11 +27,12 @@ from penstock.plan.planners import new_planner
 from penstock.plan.schedule import Integers, Schedule
 from penstock.run.blocks import RunnableBlock
 from penstock.run.engine import AnyPlanner, Columns, QueuedRun, Run
-from penstock.run.faults import Numbers, user_errors
+from penstock.run.faults import Numbers, absent_device, user_errors
 from penstock.run.graphs import Graphs
 from penstock.run.kept_plans import can_keep_plans, new_plans
 from penstock.run.native.block import RowLoopBlock
 from penstock.run.native.choice import is_closed_loop, make_graph
+from penstock.run.native.device_block import DeviceLoopBlock
 from penstock.run.outputs import OutputColumn, collect_outputs
 from penstock.run.padding.block import PaddedBlock
 from penstock.run.recording import CallRecorder, recorded_call
@@ -68,7 +70,11 @@ class Executable:
         #: Plans of earlier calls, by their control inputs, and those that are CUDA graphs.
         self.plans = new_plans()
         self.graphs = Graphs()
+        #: Whether launches may become CUDA graphs: a loop on a device is waited for.
+        self.may_be_captured = not any(isinstance(b, DeviceLoopBlock) for b in self.blocks)
         devices = self._devices()
+        #: Whether some block is on a GPU, and nobody has looked whether that GPU is there.
+        self._may_be_absent = any(device.startswith("cuda") for device in devices)
         #: What fresh plans are poured into, as CUDA graphs.
         self.templates = Templates(devices)
         #: The same program with windows before its counted loops.
@@ -95,10 +101,22 @@ class Executable:
         kinds = [wire.type for block in self.blocks for wire in block.node.outputs]
         return {kind.device for kind in kinds if isinstance(kind, TensorType)}
 
+    def refuse_absent_devices(self) -> None:
+        """Raise where a block is placed on a device that this machine does not have."""
+        if not self._may_be_absent:
+            return
+        count = torch.cuda.device_count()
+        for node in (block.node for block in self.blocks):
+            for kind in (wire.type for wire in node.outputs):
+                if isinstance(kind, TensorType) and _gpu_number(kind.device) >= count:
+                    raise absent_device(kind.device, count, node.source)
+        self._may_be_absent = False
+
     def _block(self, node: Node) -> RunnableBlock:
         assert isinstance(node.operation, Block)
         if is_closed_loop(node.operation):
-            return RowLoopBlock(node, self.autocast, self.default_dtype)
+            kind = RowLoopBlock if device_of_loop(node.operation) == "cpu" else DeviceLoopBlock
+            return kind(node, self.autocast, self.default_dtype)
         return RunnableBlock(node, self.autocast)
 
     def new_planner(self, limits: Limits, count: int, seed: int, numbers: Numbers) -> AnyPlanner:
@@ -171,3 +189,9 @@ class Executable:
 def compile_program(program: Program, max_depth: int = DEPTH) -> Executable:
     """Compile a program for the machine."""
     return Executable(program, max_depth)
+
+
+def _gpu_number(device: str) -> int:
+    """The number of a GPU; less than any for other devices."""
+    kind, _, number = device.partition(":")
+    return int(number or 0) if kind == "cuda" else -1

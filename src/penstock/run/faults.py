@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from penstock.errors import SizeError, report
+from penstock.errors import ArgumentError, SizeError, report
 from penstock.ir.program import Source
 from penstock.ir.types import TensorType
 from penstock.plan.faults import RowFault
@@ -83,6 +83,19 @@ def sizes_as_traced(
                 )
             )
     return error
+
+
+def absent_device(device: str, count: int, source: Source | None) -> ArgumentError:
+    """The error of a program that is placed on a GPU that is not there."""
+    return ArgumentError(
+        report(
+            "A program is placed on a device that is not there.",
+            where=None if source is None else str(source),
+            facts=[("placed on", device), ("found", f"{count} CUDA devices")],
+            todo="Name a device that is there (`penstock doctor` lists them), or run without"
+            " ps.device: a program runs where its inputs and parameters are.",
+        )
+    )
 
 
 def blame_row(error: Exception, row: int) -> None:

@@ -70,6 +70,7 @@ class Flight:
         self._queues = [find_queue(device, user) for device in devices]
         self._contexts = [copy_context() for _ in devices]
         self._is_inference = torch.is_inference_mode_enabled()
+        self._threads = torch.get_num_threads()
         #: Where the caller's own work on an accelerator goes, and that of CPU devices.
         is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self._stream = torch.cuda.current_stream() if is_used else None
@@ -107,9 +108,13 @@ class Flight:
 
     def _work(self, device: int, work: Work) -> None:
         """Work in the state of the caller, on the stream of the device."""
-        stream = self._queues[device].stream or self._stream
+        queue = self._queues[device]
+        queue.use_threads(self._threads)
+        stream = queue.stream or self._stream
         on_stream = nullcontext() if stream is None else torch.cuda.stream(stream)
-        with torch.inference_mode(self._is_inference), on_stream:
+        # To leave inference mode is to turn gradients on; threads of devices have neither.
+        mode = torch.inference_mode() if self._is_inference else nullcontext()
+        with mode, on_stream:
             work()
 
     def sending(self, number: int, device: int, message: Message, find: Find) -> Task:

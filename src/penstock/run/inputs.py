@@ -6,8 +6,9 @@ Reading comes first and makes no slots: a plan may be known by what was read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 import torch
@@ -25,12 +26,36 @@ _SHAPE = attrgetter("shape")
 Column = Sequence[torch.Tensor] | torch.Tensor
 
 
-class Pieces(list[torch.Tensor]):
-    """The values of instances that lie one after the other in one tensor."""
+class Pieces(Sequence[torch.Tensor]):
+    """The values of instances that lie one after the other in one tensor, which asks for no
+    gradients. They are cut apart when somebody wants a single one.
+    """
 
     def __init__(self, joined: torch.Tensor, lengths: Sequence[int]) -> None:
-        super().__init__(torch.split(joined, list(lengths)))
         self.joined, self.lengths = joined, np.array(lengths, np.int64)
+
+    @cached_property
+    def _parts(self) -> Sequence[torch.Tensor]:
+        return torch.split(self.joined, self.lengths.tolist())
+
+    def __len__(self) -> int:
+        """How many instances there are."""
+        return len(self.lengths)
+
+    @overload
+    def __getitem__(self, number: int) -> torch.Tensor: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[torch.Tensor]: ...
+    def __getitem__(self, number: int | slice) -> torch.Tensor | Sequence[torch.Tensor]:
+        """The value of an instance."""
+        return self._parts[number]
+
+
+def tensors_of(column: Column) -> Sequence[torch.Tensor]:
+    """The tensors that hold the values of a column: one where all lie in one."""
+    if isinstance(column, Pieces):
+        return [column.joined]
+    return [column] if isinstance(column, torch.Tensor) else column
 
 
 def read_inputs(run: Run, columns: Columns) -> CallInputs:

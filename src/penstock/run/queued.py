@@ -65,6 +65,7 @@ class OnQueues(Runner):
 
     planner: PlacedPlanner
     flight: Flight
+    shares_rows = False
     #: Few, so that devices have something to do soon.
     window = 32
     #: Says to the thread of a device where in the schedule it is, as an `Order`.
@@ -142,6 +143,8 @@ class OnQueues(Runner):
         arena = self.arena(item.source.arena)
 
         def find() -> torch.Tensor:
+            if self.recorder is not None:
+                self.recorder.sent(item)
             rows = arena.gather(item.source)
             return rows.clone() if isinstance(item.source, Span) else rows
 

@@ -34,6 +34,8 @@ class DeviceQueue:
         name = device.name or ""
         #: None on a CPU.
         self.stream: torch.cuda.Stream | None = None
+        #: How many threads its operations use, as far as it was told: torch keeps that per thread.
+        self._threads = 0
         if name.startswith("cuda"):
             self.stream = torch.cuda.Stream(torch.device(name))  # type: ignore[no-untyped-call]
         self._thread = threading.Thread(target=self._work, name=f"penstock {device}", daemon=True)
@@ -43,6 +45,12 @@ class DeviceQueue:
         """Let the thread run out."""
         self.tasks.put(None)
         self._thread.join()
+
+    def use_threads(self, count: int) -> None:
+        """On its own thread: let operations use so many threads from here on."""
+        if count != self._threads:
+            torch.set_num_threads(count)
+            self._threads = count
 
     def _work(self) -> None:
         torch.set_grad_enabled(False)

@@ -21,9 +21,10 @@ import torch
 
 from penstock.ir.graph import Graph
 from penstock.ir.program import Program
-from penstock.plan.schedule import Launch, Read, slot_count
+from penstock.plan.schedule import Copy, Launch, Read, slot_count
 from penstock.profiling.profile import Profile
 from penstock.profiling.records import (
+    BuildRecord,
     CallRecord,
     LaunchRecord,
     PlanRecord,
@@ -31,7 +32,7 @@ from penstock.profiling.records import (
     SplitRecord,
     WaitRecord,
 )
-from penstock.profiling.rows import Trail
+from penstock.profiling.rows import Launched, Received, Sent, Trail
 from penstock.run.launch_records import describe, describe_backward, device_of, note_memory
 from penstock.run.watches import Clocks, Watch, torch_profiles
 
@@ -212,13 +213,23 @@ class CallRecorder:
             return
         self._add(record)
         if self.record.trail is not None:
-            self.record.trail.add(record, step.launch, step.instances)
+            self.record.trail.add(Launched(record, step.launch, step.instances))
         if step.details is not None:
             record.details = step.details
             return
         self.waiting.append((record, run, step))
         if len(self.waiting) > MOST_WAITING:
             self.describe_all()
+
+    def sent(self, copy: Copy) -> None:
+        """Values were read, to be copied."""
+        if self.record.trail is not None:
+            self.record.trail.add(Sent(copy))
+
+    def received(self, copy: Copy) -> None:
+        """Values that were read were written."""
+        if self.record.trail is not None:
+            self.record.trail.add(Received(copy))
 
     def backward(
         self, run: Runner, launch: Launch, rows: int, work: Callable[..., None], *arguments: Any
@@ -257,11 +268,18 @@ class CallRecorder:
         finally:
             building_time.watch = None
             seconds, built = perf_counter() - began, building_time.seconds - built_before
-            self.record.building_seconds += built
+            self._built(record.block, began, built)
         record.timing = record.host_seconds = seconds - built
         record.beginning = began + built
         if watch is not None:
             record.beginning, record.timing = watch.stop()
+
+    def _built(self, block: str, began: float, seconds: float) -> None:
+        if seconds > 0:
+            self.record.building_seconds += seconds
+            built = BuildRecord(self.record, block, began, seconds)
+            for profile in self.profiles:
+                profile.builds.append(built)
 
     def describe_all(self) -> None:
         """Tell what launches ran on that wait for it. Several threads may do so."""

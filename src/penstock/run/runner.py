@@ -33,6 +33,7 @@ from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
 from penstock.run.capturing import refuse_while_capturing
 from penstock.run.collector import collector_waits
+from penstock.run.distinct import launch_distinct, may_be_distinct
 from penstock.run.faults import Numbers, note_launch
 from penstock.run.fused.binding import FusedLaunch
 from penstock.run.fused.indices import Indices
@@ -45,6 +46,7 @@ from penstock.run.prepared import (
     PreparedLaunch,
     PreparedPadding,
     PreparedRead,
+    PreparedReceipt,
     PreparedStore,
     PreparedWindow,
     is_repeatable,
@@ -90,6 +92,8 @@ class Runner:
     planner: Planner
     #: Whether it is known that no launch reads and writes the same slot.
     keeps_apart = False
+    #: Whether rows that read the same numbers may be computed once.
+    shares_rows = False
 
     def __init__(
         self,
@@ -195,8 +199,14 @@ class Runner:
         """A launch as it was run compiled, and what to do with what it gives; None for what goes
         the usual way.
         """
-        fused = step.fused.get("inference") if isinstance(step, PreparedLaunch) else None
+        if not isinstance(step, PreparedLaunch) or self.may_share(step):
+            return None
+        fused = step.fused.get("inference")
         return None if fused is None else (fused, None)
+
+    def may_share(self, step: PreparedLaunch) -> bool:
+        """Whether a launch may turn out to be one of fewer rows."""
+        return self.shares_rows and may_be_distinct(step)
 
     def saved_bytes(self) -> int:
         """Bytes that are held for a backward pass."""
@@ -246,7 +256,7 @@ class Runner:
         elif isinstance(step, PreparedStore):
             self._store(step)
         elif isinstance(step, PreparedCopy):
-            self._copy(step)
+            self._copy_recorded(step)
         elif isinstance(step, PreparedPadding):
             self._pad(step)
         else:
@@ -256,6 +266,13 @@ class Runner:
 
     def _store(self, step: PreparedStore) -> None:
         step.put(self, step.values)
+
+    def _copy_recorded(self, step: PreparedCopy) -> None:
+        if self.recorder is not None and not isinstance(step, PreparedReceipt):
+            self.recorder.sent(step.copy)
+        self._copy(step)
+        if self.recorder is not None:
+            self.recorder.received(step.copy)
 
     def _copy(self, step: PreparedCopy) -> None:
         step.put(self, step.fetch(self))
@@ -268,6 +285,8 @@ class Runner:
         return [values.cpu().numpy() for values in gathered]
 
     def _launch(self, step: PreparedLaunch) -> None:
+        if launch_distinct(self, step):
+            return
         if step.block.is_hot("inference", step.launch.rows) and not self.checks_nan:
             fused = step.fused_for(self, "inference", step.bind)
             if fused is not None and fused.run(self) is not None:

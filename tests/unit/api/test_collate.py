@@ -14,6 +14,7 @@ from penstock.errors import ArgumentError
 from penstock.plan.limits import limits
 from penstock.plan.machine import Machine
 from penstock.plan.planners import planning
+from penstock.run.inputs import Pieces
 from penstock.run.padding.block import PaddedBlock
 
 #: Loops over scalars are part of what is planned here.
@@ -53,6 +54,35 @@ def refuse(*args):
 
 def without_planning():
     return patch.object(Machine, "run", refuse)
+
+
+def test_pieces_are_a_sequence_of_parts():
+    pieces = Pieces(torch.arange(6.0), [3, 0, 1, 2])
+    assert [part.tolist() for part in pieces] == [[0, 1, 2], [], [3], [4, 5]]
+    assert len(pieces) == 4
+    assert pieces[-1].tolist() == [4, 5]
+    assert [part.tolist() for part in pieces[2:]] == [[3], [4, 5]]
+
+
+def test_words_of_a_collated_batch_are_not_cut_apart(monkeypatch):
+    rows = [(words, 0.5) for words in (torch.tensor([1, 0]), torch.tensor([2]))]
+    table = torch.randn(3, 2, requires_grad=True)
+    function = ps.function(lambda words, scale: table[words].sum(0) * scale)
+    expected = function.map(*columns_of(rows), out="stack")
+    batch = function.collate(rows)
+    monkeypatch.setattr(torch, "split", refuse)
+    assert torch.equal(function.map(batch, out="stack"), expected)
+
+
+def test_a_collated_batch_that_changed_before_a_second_order_is_noticed():
+    rows = [(torch.randn(n, 2), 0.5) for n in (2, 1)]
+    weight = torch.randn(2, requires_grad=True)
+    function = ps.function(lambda words, scale: (words * weight.exp()).sum() * scale)
+    batch = function.collate(rows)
+    loss = function.map(batch, out="stack").sum()
+    batch.columns()[0].leaves[0].values.joined.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(loss, weight, create_graph=True)
 
 
 @pytest.mark.parametrize("out", ["list", "stack"])

@@ -104,7 +104,7 @@ def test_an_operand_that_cannot_be_a_value_is_refused():
         "  value    operands[0]['tree']   object",
         "  allowed  tensors, numbers, TensorArrays, None, strings, enums and dict, tuple, list, "
         "NamedTuple or dataclass of these",
-        "Pass its tensors, or close over the object instead of passing it.",
+        "Pass or return its tensors instead; other objects can be closed over.",
     ]
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 import torch
 
 import penstock as ps
+from penstock.errors import ArgumentError
 
 X = torch.ones(2)
 
@@ -151,3 +153,16 @@ def test_a_truth_value_of_the_host_follows_that_of_the_other_branch_to_its_devic
     text = str(program.program(torch.ones(2)))
     assert "bool[] on meta = branch" in text
     assert "bool[] on meta = torch.Tensor.to(%7, device(type='meta'))" in text
+
+
+def test_a_device_that_is_not_there_is_refused_with_the_line():
+    @ps.function
+    def program(x):
+        with ps.device("cuda:99"):
+            return torch.sin(x)
+
+    assert "cuda:99" in str(program.graph(X))  # it can be looked at
+    with pytest.raises(ArgumentError, match="placed on a device that is not there") as caught:
+        program.map([X, X])
+    assert "test_device.py" in str(caught.value)
+    assert "placed on  cuda:99" in str(caught.value)

@@ -223,7 +223,7 @@ def test_recursion_without_a_base_case_is_refused() -> None:
 
     with pytest.raises(RecursionLimitError, match="endless: recursion without a base case") as info:
         entry_of(endless, 1)
-    assert "Put the recursive call into one branch of ps.cond" in str(info.value)
+    assert "Return without the recursive call in one branch of an `if`" in str(info.value)
 
 
 def test_recursion_that_changes_types_at_every_call_is_refused() -> None:

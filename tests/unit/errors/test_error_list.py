@@ -6,10 +6,13 @@ this one.
 
 from __future__ import annotations
 
+import multiprocessing.process
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -106,6 +109,27 @@ def stack(n):
 @ps.function
 def choose(i, x):
     return ps.switch(i, [lambda: x, lambda: -x])  # blamed
+
+
+@ps.function
+def contents(x):
+    return x * x[0].item()  # blamed
+
+
+@ps.function
+def through_numpy(x):
+    return torch.as_tensor(numpy.tanh(x))  # blamed
+
+
+@ps.function
+def changes_its_input(x):
+    x += 1  # blamed
+    return x
+
+
+@ps.function
+def returns_an_object(x):
+    return {"x": x, "leaf": Leaf()}
 
 
 @ps.function
@@ -261,6 +285,12 @@ LIST: dict[str, Callable[[], Any]] = {
     "traced value in bool": lambda: python_bool(x3),
     "traced value in int": lambda: python_int(x3),
     "traced value in range": lambda: python_range(3),
+    "contents of a traced value": lambda: contents(x3),
+    "traced value in numpy": lambda: through_numpy(x3),
+    "change of an input": lambda: changes_its_input(x3),
+    "result that is no tensor": lambda: returns_an_object(x3),  # blamed
+    "too few arguments": lambda: add(x3),  # blamed
+    "too few columns": lambda: add.map([x3]),  # blamed
     "columns of different lengths": lambda: add.map([x3, x3], [x3]),  # blamed
     "argument that cannot be traced": lambda: identity(Leaf()),  # blamed
     "column that cannot be traced": lambda: identity.map([Leaf(), Leaf()]),  # blamed
@@ -328,3 +358,12 @@ def test_errors_are_the_builtin_ones_too() -> None:
     assert isinstance(raised_by(LIST["branches of other shape"]), TypeError)
     assert isinstance(raised_by(LIST["array of negative size"]), ValueError)
     assert isinstance(raised_by(LIST["change of a captured tensor"]), RuntimeError)
+
+
+def test_what_starts_threads_and_worker_processes_is_not_blamed() -> None:
+    with ThreadPoolExecutor() as pool:
+        error = pool.submit(add.map, [x3, x3], [x3]).exception()
+    assert "all columns must have the same number of instances" in str(error)
+    assert ".py" not in str(error)
+    process = multiprocessing.process.BaseProcess(target=add.map, args=([x3, x3], [x3]))
+    assert "at messages.py, in raised_by" in text_of(raised_by(process.run))

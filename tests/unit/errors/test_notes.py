@@ -102,3 +102,27 @@ def test_an_instance_whose_sizes_do_not_fit_is_named() -> None:
     assert type(error) is RuntimeError
     assert error.__notes__[-1] == "in instance 1 of add.map"
     assert blames_a_marked_line(error)
+
+
+def test_matrices_that_cannot_be_factored_or_inverted_raise_as_in_torch() -> None:
+    @ps.function
+    def factor(matrix):
+        return torch.linalg.cholesky(matrix)  # blamed
+
+    @ps.function
+    def solve(matrix):
+        return torch.linalg.inv(matrix) @ torch.linalg.solve(matrix, torch.ones(2))  # blamed
+
+    good, negative, singular = torch.eye(2), -torch.eye(2), torch.zeros(2, 2)
+    for call in (
+        lambda: factor.map([good, negative]),
+        lambda: solve.map([good, singular]),
+        lambda: factor.map(torch.stack([good, negative]).requires_grad_()),
+    ):
+        error = raised_by(call)
+        assert type(error) is torch.linalg.LinAlgError
+        assert ", for instance 1, at " in error.__notes__[0]
+        assert blames_a_marked_line(error)
+    assert type(raised_by(lambda: factor(negative))) is torch.linalg.LinAlgError
+    error = raised_by(lambda: ps.map(torch.linalg.inv, [good, singular]))
+    assert type(error) is torch.linalg.LinAlgError

@@ -71,6 +71,27 @@ def two_loops(x, n, m):
     return ps.while_loop(lambda i, x: i < m, lambda i, x: (i + 1, torch.cos(x)), (0, x))[1]
 
 
+@ps.function
+def scans(xs):
+    """Outputs of one loop are the inputs of the next; arrays are stacked, out of order at last."""
+    last, ys = ps.scan(lambda c, x: (torch.tanh(c + x), c * 2), torch.zeros(2), xs)
+    _, zs = ps.scan(lambda c, y: (torch.sin(c + y), c * 3), last, ys, reverse=True)
+    return last, zs * 2
+
+
+@ps.function
+def versions(xs, n):
+    """An array that is read while it is written, and grows; its older versions stay."""
+    first = ps.TensorArray.unstack(xs)
+    grown = ps.TensorArray(0, dynamic_size=True).write(0, xs[0])
+    i = torch.tensor(1)
+    while i < n:
+        grown = grown.write(i, grown.read(i - 1) + first.read(i - 1))
+        i = i + 1
+    other = grown.write(0, xs[0] * 5)
+    return grown.stack(), other.read(0) + grown.read(0), first.write(0, xs[0] * 2).stack()
+
+
 @pytest.fixture
 def machines(monkeypatch):
     """The machines of all calls, in order."""
@@ -95,11 +116,15 @@ def columns_of(name):
         return powers, [torch.randn(30), torch.randint(0, 40, (30,))]
     if name == "two loops":
         return two_loops, [torch.randn(30, 2), torch.randint(0, 9, (30,)), [3] * 30]
+    if name == "scans":
+        return scans, [[torch.randn(n, 2) for n in (3, 0, 9, 1, 30)]]
     lengths = [3, 1, 5, 2]
+    if name == "arrays":
+        return versions, [[torch.randn(n, 2) for n in lengths], lengths]
     return word_sums, [[torch.randn(n, 2) for n in lengths], lengths]
 
 
-PROGRAMS = ["trees", "loop", "two loops", "flat blocks"]
+PROGRAMS = ["trees", "loop", "two loops", "flat blocks", "scans", "arrays"]
 
 
 @pytest.mark.parametrize("bounds", [{}, {"live_rows": 60}, {"loop_rows": 20, "admitted_rows": 7}])
@@ -174,6 +199,23 @@ def test_a_fault_is_the_plain_machines_fault(machines):
     for mode in ("never", "always"):
         with planning(mode), pytest.raises(IndexError) as caught:
             pick.map([torch.tensor([1, 2]), torch.tensor([3])], [1, 1])
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
+    assert machines[1].plain is not None
+
+
+@pytest.mark.parametrize("index", [-1, 2, 1])
+def test_faults_of_arrays_are_the_plain_machines_faults(machines, index):
+    """Outside of the array on either side, and where nothing was written."""
+
+    @ps.function
+    def read(x, i):
+        return ps.TensorArray(2).write(0, x).read(i) * 2
+
+    texts = []
+    for mode in ("never", "always"):
+        with planning(mode), pytest.raises(IndexError) as caught:
+            read.map([torch.ones(1), torch.ones(1)], [0, index])
         texts.append(str(caught.value))
     assert texts[0] == texts[1]
     assert machines[1].plain is not None

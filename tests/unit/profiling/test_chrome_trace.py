@@ -1,6 +1,6 @@
 import json
 
-from penstock.profiling.records import PlanRecord, ReadRecord, WaitRecord
+from penstock.profiling.records import BuildRecord, PlanRecord, ReadRecord, WaitRecord
 from tests.unit.profiling.made_up import block, call, launch, loop_graph, profile
 
 
@@ -15,6 +15,7 @@ def made_up_trace(tmp_path):
     run = profile(
         [record],
         events,
+        builds=[BuildRecord(record, "decode.loop:sin", 10.125, 0.125)],
         plans=[PlanRecord(record, 10.0, 0.125, 7)],
         waits=[WaitRecord(record, "cpu:1", "for rows of cpu:0", 10.0, 0.5)],
     )
@@ -22,10 +23,10 @@ def made_up_trace(tmp_path):
     return json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
 
-def test_each_device_has_a_row_under_calls_planning_and_reads(tmp_path):
+def test_each_device_has_a_row_under_calls_building_planning_and_reads(tmp_path):
     events = made_up_trace(tmp_path)
     names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert names == {1: "calls", 2: "planning", 3: "reads", 4: "cpu", 5: "cpu:1"}
+    assert names == dict(enumerate(["calls", "building", "planning", "reads", "cpu", "cpu:1"], 1))
     assert {event["pid"] for event in events} == {1}
 
 
@@ -33,11 +34,12 @@ def test_events_have_begin_and_duration_in_microseconds_since_the_first_call(tmp
     events = [event for event in made_up_trace(tmp_path) if event["ph"] == "X"]
     assert [(e["name"], e["ts"], e["dur"], e["tid"]) for e in events] == [
         ("decode", 0, 1e6, 1),
-        ("wait for rows of cpu:0", 0, 500e3, 5),
-        ("plan decode", 0, 125e3, 2),
-        ("decode.loop:sin", 250e3, 250e3, 4),
-        ("read", 500e3, 125e3, 3),
-        ("decode.loop:sin", 750e3, 250e3, 4),
+        ("wait for rows of cpu:0", 0, 500e3, 6),
+        ("plan decode", 0, 125e3, 3),
+        ("build decode.loop:sin", 125e3, 125e3, 2),
+        ("decode.loop:sin", 250e3, 250e3, 5),
+        ("read", 500e3, 125e3, 4),
+        ("decode.loop:sin", 750e3, 250e3, 5),
     ]
 
 

@@ -77,6 +77,8 @@ def test_the_timeline_has_a_bar_for_each_launch_darker_with_more_rows(page):
     reds = [int(re.match(r"rgb\((\d+)", colour).group(1)) for colour in bars["marker"]["color"]]
     assert reds[0] < reds[1] < reds[2]
     assert bars["y"] == ["cpu"] * 3
+    assert data["figures"]["timeline"]["data"][0]["y"].count("building") == len(run.builds)
+    assert {t["width"] for t in data["figures"]["widths"]["data"]} == {0.9}  # blocks may alternate
     widths = {x: y for t in data["figures"]["widths"]["data"] for x, y in zip(t["x"], t["y"])}
     assert widths == {0: 5, 1: 2, 2: 1}
 
@@ -124,6 +126,28 @@ def test_a_placed_program_has_a_line_for_each_device(tmp_path):
     assert "<td>cpu:0<td>1<td>0<td>1</tr>" in text
     assert "<td>cpu:1<td>1<td>1<td>0</tr>" in text
     assert set(data["figures"]["timeline"]["data"][-1]["y"]) == {"cpu:0", "cpu:1"}
+
+
+def test_rows_are_followed_from_device_to_device(tmp_path):
+    @ps.function
+    def total(tree, i):
+        if tree.is_leaf(i):
+            with ps.device("cpu:1"):
+                return tree.token[i].float().sin()
+        children = total(tree, tree.left(i)), total(tree, tree.right(i))
+        with ps.device("cpu:0"):
+            return (children[0] + children[1]).cos()
+
+    trees = [ps.data.Tree.from_nested(((0, 2), 3)), ps.data.Tree.from_nested((1, 1))]
+    with ps.profile() as run:
+        total.map(trees, [int(tree.root) for tree in trees])
+    rows = run.calls[0].trail.rows_of(0)
+    assert sorted(len(row.needs) for row in rows) == [0, 0, 0, 2, 2]
+    run.save_html(tmp_path / "page.html")
+    _, data = data_of(tmp_path / "page.html")
+    assert data["figures"]["rows0"]["data"][0]["x"].count(None) == 4
+    names = [trace.get("name") for trace in data["figures"]["graph0"]["data"]]
+    assert {"Block on cpu:0", "Block on cpu:1"} < set(names)
 
 
 def test_without_the_drawing_library_the_error_names_the_extra(tmp_path, monkeypatch):

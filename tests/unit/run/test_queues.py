@@ -15,6 +15,7 @@ import torch
 
 import penstock as ps
 from penstock.autodiff.page import Page
+from penstock.autodiff.queued import QueuedTapedRun
 from penstock.ir.devices import Device
 from penstock.run.engine import QueuedRun
 from penstock.run.prepared import PreparedLaunch
@@ -243,6 +244,43 @@ def test_placed_programs_run_in_inference_mode_and_under_autocast_as_others_do()
 
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         assert product(torch.eye(2)).dtype == torch.bfloat16
+
+
+@contextmanager
+def state_of_launches(found: set[Any], state: Callable[[], Any]) -> Iterator[None]:
+    """Calls whose launches note what torch says on the thread that runs them."""
+    with watched(lambda name: found.add(state()), lambda name: None):
+        yield
+
+
+def test_threads_of_devices_record_nothing_for_autograd():
+    """Values would hold what they were made of, and products would go another way."""
+    made = loop_across_devices()
+    found: set[bool] = set()
+    with torch.no_grad(), state_of_launches(found, torch.is_grad_enabled):
+        made.function.map(*made.columns)
+    with pytest.MonkeyPatch.context() as patch:
+        step = QueuedTapedRun._step
+        patch.setattr(
+            QueuedTapedRun,
+            "_step",
+            lambda *each: (found.add(torch.is_grad_enabled()), step(*each))[1],
+        )
+        made.function.map(*made.columns)
+    assert found == {False}
+
+
+def test_operations_of_a_device_use_as_many_threads_as_torch_is_set_to():
+    made, before = loop_across_devices(), torch.get_num_threads()
+    try:
+        for count in (1, 2, 1):
+            torch.set_num_threads(count)
+            found: set[int] = set()
+            with torch.no_grad(), state_of_launches(found, torch.get_num_threads):
+                made.function.map(*made.columns)
+            assert found == {count}
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_threads_are_reused_and_named_after_their_devices():

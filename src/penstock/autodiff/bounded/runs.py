@@ -77,6 +77,8 @@ class Bounded(Taping):
     """A run that leaves a tape inside bounds; comes before another kind of taped run."""
 
     goes_straight = False
+    #: What a page takes would depend on the numbers that rows read.
+    shares_rows = False
 
     def __init__(self, *args: Any, policy: Policy, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -1,8 +1,8 @@
 """Slots and sequences in the kernel: allocation, reference counts and reuse, as in `plan.slots`.
 
 An arena has a region of `counts`: the references to each slot, then its list of free slots. The
-table of sequences has columns of (base, length, references, arena) for all arenas together; their
-numbers are nowhere seen.
+table of sequences has columns of (base, length, references, arena, bundle, row of the bundle) for
+all arenas together, with arrays among them; their numbers are nowhere seen.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ import numpy as np
 from penstock.plan.native import opcodes as op
 from penstock.plan.native.compiler import compiled
 
-BASE, LENGTH, REFERENCES, ARENA = range(4)
+BASE, LENGTH, REFERENCES, ARENA, BUNDLE, BUNDLE_ROW, ENTRY = range(7)
+
+#: Of an array: whether a write beyond the end makes it longer.
+CAN_GROW = BUNDLE
 
 
 @compiled
@@ -26,8 +29,10 @@ def room(array, size):
 
 
 @compiled
-def refer(place, values, start, count, amount, arenas, counts, sequences, unused, scalars):
-    """Count references to slots or sequences; a sequence that nobody refers to is given up."""
+def refer(place, values, start, count, amount, arenas, counts, sequences, unused, pool, scalars):
+    """Count references to slots, sequences or arrays; what nobody refers to is given up, with the
+    elements of an array.
+    """
     if place >= 0:
         region = arenas[place, op.REGION]
         for k in range(start, start + count):
@@ -41,6 +46,12 @@ def refer(place, values, start, count, amount, arenas, counts, sequences, unused
                 if sequences[REFERENCES, value] == 0:
                     unused[scalars[op.SEQUENCE_FREE]] = value
                     scalars[op.SEQUENCE_FREE] += 1
+                    if sequences[ARENA, value] < 0:
+                        region = arenas[-1 - sequences[ARENA, value], op.REGION]
+                        base = sequences[BASE, value]
+                        for element in range(base, base + sequences[LENGTH, value]):
+                            if pool[element] >= 0:
+                                counts[region + pool[element]] -= 1
 
 
 @compiled
@@ -165,6 +176,7 @@ def new_sequences(arena, start, lengths, heap, top, sequences, unused, scalars):
             scalars[op.SEQUENCE_TOP] += 1
         sequences[BASE, number], sequences[LENGTH, number] = base, lengths[position]
         sequences[REFERENCES, number], sequences[ARENA, number] = 1, arena
+        sequences[BUNDLE, number] = -1
         heap[top + position] = number
         base += lengths[position]
 
@@ -176,6 +188,6 @@ def room_for_sequences(count, sequences, unused, scalars):
     if size <= sequences.shape[1]:
         return sequences, unused
     capacity = max(size, 2 * sequences.shape[1])
-    bigger = np.empty((4, capacity), np.int64)
+    bigger = np.empty((ENTRY, capacity), np.int64)
     bigger[:, : sequences.shape[1]] = sequences
     return bigger, room(unused, capacity)

@@ -19,7 +19,7 @@ from penstock.plan.native.kept_code import cache_folder, can_keep
 TABLES = {"arenas", "contexts", "instance_values", "nodes", "results", "sequences"}
 LISTS = {
     "chunks", "code", "constants", "control", "counts", "data", "expanding", "frames", "free_rows",
-    "groups", "heads", "heap", "in_data", "limits", "lists", "live", "queue", "queue_head",
+    "groups", "heads", "heap", "in_data", "limits", "lists", "live", "pool", "queue", "queue_head",
     "queue_tail", "queue_width", "scalars", "table_base", "table_length", "table_values",
     "unused", "waits",
 }  # fmt: skip

@@ -1,4 +1,6 @@
-"""What comes out of the kernel, as instructions: records of integers become launches and stores."""
+"""What comes out of the kernel, as instructions: records of integers become launches, stores and
+copies.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from penstock.plan.native.program import NativeProgram
 from penstock.plan.schedule import (
     Array,
     Chunk,
+    Copy,
     Hosted,
     Instruction,
     Integers,
@@ -73,7 +76,9 @@ class Decoder:
                     len(form.targets) + sum(type(o) is not Shared for o in form.operands)
                 )
             else:
-                yield self._store(heads, at, records.data), None
+                is_copy = heads[at] == op.COPY_RECORD
+                find = self._copy if is_copy else self._store
+                yield find(heads, at, records.data), None
                 at += 10
             number += 1
 
@@ -97,6 +102,10 @@ class Decoder:
             targets.append(_slots(arena, heads, at, data))
             at += 3
         return Launch(block, rows, tuple(operands), tuple(targets)), data[first : first + rows]
+
+    def _copy(self, heads: list[int], at: int, data: Integers) -> Copy:
+        arena = heads[at + 1]
+        return Copy(_slots(arena, heads, at + 4, data), _slots(arena, heads, at + 7, data))
 
     def _store(self, heads: list[int], at: int, data: Integers) -> Store:
         arena = heads[at + 1]

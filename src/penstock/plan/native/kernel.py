@@ -11,8 +11,16 @@ import numpy as np
 
 from penstock.plan.native import opcodes as op
 from penstock.plan.native.arena_kernel import BASE, LENGTH, refer, room
+from penstock.plan.native.array_kernel import (
+    make_arrays,
+    read_arrays,
+    stack,
+    unstack,
+    versions_to_write,
+    write_elements,
+)
 from penstock.plan.native.compiler import compiled_at_once
-from penstock.plan.native.launch_kernel import HELD_RUN, HELD_SEQUENCES, launch, upload
+from penstock.plan.native.launch_kernel import HELD_RUN, HELD_SEQUENCES, hold, launch, upload
 from penstock.plan.native.queue_kernel import (
     admissible,
     append_batch,
@@ -34,7 +42,7 @@ def advance(
     instance_values, table_base, table_length, table_values,
     scalars, frames, free_rows, live,
     queue, queue_head, queue_tail, queue_width, control, expanding, in_data,
-    arenas, counts, sequences, unused, results, heads, data, chunks, heap,
+    arenas, counts, sequences, unused, pool, results, heads, data, chunks, heap,
 ):  # fmt: skip
     """Plan until nothing is left or a window is full."""
     starts, sizes = np.zeros(registers, np.int64), np.zeros(registers, np.int64)
@@ -181,7 +189,7 @@ def advance(
             elif name == op.STORE_SLOT:
                 for k in range(n):
                     frames[heap[at + k] + a] = heap[starts[b] + k]
-                refer(c, heap, starts[b], n, one, arenas, counts, sequences, unused, scalars)
+                refer(c, heap, starts[b], n, one, arenas, counts, sequences, unused, pool, scalars)
                 continue
             elif name == op.ENQUEUE:
                 if n:
@@ -207,7 +215,7 @@ def advance(
             elif name == op.FINISH:
                 for k in range(n):
                     results[a, frames[heap[at + k] + op.INSTANCE]] = heap[starts[b] + k]
-                refer(c, heap, starts[b], n, one, arenas, counts, sequences, unused, scalars)
+                refer(c, heap, starts[b], n, one, arenas, counts, sequences, unused, pool, scalars)
                 continue
             elif name == op.LOOSE:
                 arrived = room(arrived, arrived_top + n)
@@ -228,6 +236,42 @@ def advance(
                     sequences, unused, chunks, held, held_top, scalars,
                 )  # fmt: skip
                 continue
+            elif name == op.ARRAY_READ:
+                is_sound = read_arrays(starts[a], starts[b], n, heap, top, sequences, pool)
+            elif name == op.ARRAY_NEW:
+                is_sound, sequences, unused, pool = make_arrays(
+                    b, c, starts[a], n, heap, top, sequences, unused, pool, scalars
+                )
+                held = hold(np.int64(HELD_SEQUENCES), zero, top, n, held, held_top)
+                held_top += 4
+            elif name == op.ARRAY_WRITE:
+                is_sound, sequences, unused, pool = versions_to_write(
+                    starts[a], starts[b], n, d, heap, top,
+                    arenas, counts, sequences, unused, pool, scalars,
+                )  # fmt: skip
+                if is_sound:
+                    write_elements(
+                        top, starts[b], starts[c], n, heap, arenas, counts, sequences, pool
+                    )
+                held = hold(np.int64(HELD_SEQUENCES), zero, top, n, held, held_top)
+                held_top += 4
+            elif name == op.ARRAY_STACK:
+                is_sound, start, copied, heads, data, counts, sequences, unused, chunks = stack(
+                    b, starts[a], n, heap, top,
+                    heads, data, arenas, counts, sequences, unused, pool, chunks, scalars,
+                )  # fmt: skip
+                if copied:
+                    held = hold(np.int64(HELD_RUN), b, start, copied, held, held_top)
+                    held_top += 4
+                held = hold(np.int64(HELD_SEQUENCES), zero, top, n, held, held_top)
+                held_top += 4
+            elif name == op.ARRAY_UNSTACK:
+                sequences, unused, pool = unstack(
+                    b, starts[a], n, heap, top,
+                    arenas, counts, sequences, unused, pool, scalars,
+                )  # fmt: skip
+                held = hold(np.int64(HELD_SEQUENCES), zero, top, n, held, held_top)
+                held_top += 4
             else:
                 heap, heads, data, counts, chunks, held = upload(
                     n, a, b, dst, top,
@@ -248,18 +292,18 @@ def advance(
                 counts[region + at : region + at + n] -= 1
             else:
                 place = np.int64(op.IN_SEQUENCES) if held[h] == HELD_SEQUENCES else arena
-                refer(place, heap, at, n, -one, arenas, counts, sequences, unused, scalars)
+                refer(place, heap, at, n, -one, arenas, counts, sequences, unused, pool, scalars)
         settle(
             heap, op.ROWS_REGISTER, count, contexts, frames, free_rows, live,
-            arenas, counts, sequences, unused, scalars,
+            arenas, counts, sequences, unused, pool, scalars,
         )  # fmt: skip
         settle(
             arrived, zero, arrived_top, contexts, frames, free_rows, live,
-            arenas, counts, sequences, unused, scalars,
+            arenas, counts, sequences, unused, pool, scalars,
         )  # fmt: skip
         if nodes[node, op.NODE_QUEUE] == op.DATA_QUEUE:
             scalars[op.PERIOD] = scalars[op.RECORDS]
             if scalars[op.RECORDS] - first_record >= limits[op.WINDOW]:
                 status = op.PAUSED
                 break
-    return status, frames, queue, counts, heap, sequences, unused, heads, data, chunks
+    return status, frames, queue, counts, heap, sequences, unused, pool, heads, data, chunks

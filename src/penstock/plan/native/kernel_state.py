@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.plan.native import opcodes as op
+from penstock.plan.native.arena_kernel import ARENA, BASE, BUNDLE, ENTRY, LENGTH, REFERENCES
 from penstock.plan.native.decode import Records
 from penstock.plan.native.kernel import advance
 from penstock.plan.native.row_kernel import start_instances
@@ -110,14 +111,17 @@ class KernelState:
         self.space.counts[:top] = 1
         self.scalars[op.COUNTS_TOP] = top
         count = sum(len(lengths) for _, _, lengths in machine.sequences)
-        self.sequences = np.zeros((4, count + 1), np.int64)
+        self.sequences = np.zeros((ENTRY, count + 1), np.int64)
         at = 0
         for arena, bases, lengths in machine.sequences:
             columns = self.sequences[:, at : at + len(bases)]
-            columns[0], columns[1], columns[2], columns[3] = bases, lengths, 1, arena
+            columns[BASE], columns[LENGTH], columns[REFERENCES] = bases, lengths, 1
+            columns[ARENA], columns[BUNDLE] = arena, -1
             at += len(bases)
         self.scalars[op.SEQUENCE_TOP] = count
         self.unused = np.empty(count + 1, np.int64)
+        #: The elements of arrays.
+        self.pool = np.empty(0, np.int64)
 
     def _start(self) -> None:
         """Rows of all instances wait for the beginning."""
@@ -176,6 +180,7 @@ class KernelState:
             space.counts,
             self.sequences,
             self.unused,
+            self.pool,
             self.results,
             self.heads,
             self.data,
@@ -183,7 +188,7 @@ class KernelState:
             space.heap,
         )
         space.frames, space.queue, space.counts, space.heap = arrays[:4]
-        self.sequences, self.unused, heads, data, chunks = arrays[4:]
+        self.sequences, self.unused, self.pool, heads, data, chunks = arrays[4:]
         scalars = self.scalars
         records = Records(
             first,

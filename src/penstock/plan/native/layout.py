@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from penstock.ir.graph import Block, Home, Wire
-from penstock.ir.types import TensorType
+from penstock.ir.types import ArrayType, TensorType
 from penstock.plan.linked import Access, Linked, LinkedContext, LinkedNode
 from penstock.plan.native import opcodes as op
 from penstock.plan.native.program import NativeProgram, NotNative, kind_of
@@ -37,6 +37,8 @@ class Layout:
         """Refuse what the kernel cannot do."""
         if self.linked.graph.has_random:
             raise NotNative("random keys")
+        if any(isinstance(w.type, ArrayType) for w in self.linked.contexts[0].context.outputs):
+            raise NotNative("arrays as outputs")
         for linked in self.linked.contexts:
             if linked.context.kind == "each":
                 raise NotNative("a for-each")
@@ -47,7 +49,11 @@ class Layout:
                     raise NotNative(f"a node of kind {node.kind}")
 
     def place(self, wire: Wire) -> tuple[int, bool]:
-        """The arena of a slot wire, and whether its values are sequences."""
+        """The arena of a slot wire, and whether its values are sequences; of arrays that of their
+        elements.
+        """
+        if isinstance(wire.type, ArrayType) and kind_of(wire) not in self.kinds:
+            raise NotNative("arrays of what nobody makes")
         arena = self.kinds.setdefault(kind_of(wire), len(self.kinds))
         return arena, isinstance(wire.type, TensorType) and wire.type.is_sequence
 
@@ -56,7 +62,7 @@ class Layout:
         if wire.home is not Home.SLOT:
             return op.NOT_COUNTED
         arena, is_sequence = self.place(wire)
-        return op.IN_SEQUENCES if is_sequence else arena
+        return op.IN_SEQUENCES if is_sequence or isinstance(wire.type, ArrayType) else arena
 
     # ---- frames ----------------------------------------------------------------------------------
 

@@ -63,7 +63,17 @@ CONTEXT, PARENT, SITE, INSTANCE, UNDONE, DEPTH, COUNT, HEAD = range(8)
     LONGEST_FIRST,
     #: dst (rows, values, arena): host values get slots.
     UPLOAD,
-) = range(25)
+    #: dst (rows, sizes, arena, can_grow): arrays with nothing written.
+    ARRAY_NEW,
+    #: dst (rows, arrays, index, slots, may_steal): versions with one element more.
+    ARRAY_WRITE,
+    #: dst (rows, arrays, index): the slots of elements.
+    ARRAY_READ,
+    #: dst (rows, arrays, arena): sequences of their elements.
+    ARRAY_STACK,
+    #: dst (rows, sequences, arena): arrays of their elements.
+    ARRAY_UNSTACK,
+) = range(30)
 
 #: How CREATE makes rows: for a call, for the first iteration, for the next one.
 CALLED, ENTERED, NEXT = range(3)
@@ -96,8 +106,8 @@ CALLED, ENTERED, NEXT = range(3)
 #: What an operand of a launch is: slots, the elements of sequences, host values.
 SLOT_OPERAND, SEQUENCE_OPERAND, HOST_OPERAND = range(3)
 
-#: The records that come out: a launch, a store; and where their values are.
-LAUNCH_RECORD, STORE_RECORD = range(2)
+#: The records that come out: a launch, a store, a copy; and where their values are.
+LAUNCH_RECORD, STORE_RECORD, COPY_RECORD = range(3)
 SPAN_VALUES, LISTED_VALUES = range(2)
 
 #: How a run of the kernel ends: all is planned; a window is full; the plain machine must tell.
@@ -116,13 +126,14 @@ DONE, PAUSED, FAULT = range(3)
     SEQUENCE_TOP,
     SEQUENCE_FREE,
     COUNTS_TOP,
+    POOL_TOP,
     RECORDS,
     PERIOD,
     HEADS_TOP,
     DATA_TOP,
     CHUNKS_TOP,
     SCALARS,
-) = range(17)
+) = range(18)
 
 # What the kernel must know of the limits.
 LIVE_LIMIT, LOOP_LIMIT, ADMITTED, MOST_ROWS, MOST_DEPTH, WINDOW, INSTANCES, LIMITS = range(8)
@@ -148,7 +159,7 @@ CONTROL_QUEUE, EXPANDING_QUEUE, DATA_QUEUE = range(3)
 #: Columns of the state of arenas.
 TOP, STOP, REGION, FREE, TAKEN, LEFT_OUT, FIRST_CHUNK, ARENA_COLUMNS = range(8)
 
-#: Where the counts of a value are: the slots of an arena, or the sequences of all arenas.
+#: Where the counts of a value are: the slots of an arena, or all sequences and arrays.
 IN_SEQUENCES = -2
 NOT_COUNTED = -1
 

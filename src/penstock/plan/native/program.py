@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.ir.graph import Node, Wire
-from penstock.ir.types import ArrayType
+from penstock.ir.types import ArrayType, TensorType
 from penstock.plan.schedule import Integers, Kind
 
 
@@ -46,11 +46,10 @@ class NativeProgram:
 
 
 def kind_of(wire: Wire) -> Kind:
-    """What an arena holds for a slot wire: its values, or the elements of its sequences."""
+    """What an arena holds for a slot wire: its values, or the elements of sequences or arrays."""
     kind = wire.type
-    if isinstance(kind, ArrayType):
-        raise NotNative("arrays")
-    element = kind.element if kind.is_sequence else kind
-    if element.is_dynamic:
+    is_nested = isinstance(kind, ArrayType) or kind.is_sequence
+    element = kind.element if is_nested else kind
+    if not isinstance(element, TensorType) or element.is_dynamic:
         raise NotNative("values with inner dynamic dimensions")
     return Kind(element.dtype, element.shape, element.device)  # type: ignore[arg-type]

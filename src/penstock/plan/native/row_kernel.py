@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.plan.native import opcodes as op
-from penstock.plan.native.arena_kernel import REFERENCES, room
+from penstock.plan.native.arena_kernel import ARENA, BASE, LENGTH, REFERENCES, room
 from penstock.plan.native.compiler import compiled, compiled_at_once
 
 #: In the column `SITE` of a loop's rows: the body of this iteration has started.
@@ -84,7 +84,7 @@ def start_instances(count, contexts, waits, frames, free_rows, live, scalars):
 @compiled
 def settle(
     buffer, start, count, contexts, frames, free_rows, live, arenas, counts, sequences, unused,
-    scalars,
+    pool, scalars,
 ):  # fmt: skip
     """Rows wait for one thing less: end those that wait for nothing, and then those that waited
     for them.
@@ -110,6 +110,12 @@ def settle(
                     if sequences[REFERENCES, value] == 0:
                         unused[scalars[op.SEQUENCE_FREE]] = value
                         scalars[op.SEQUENCE_FREE] += 1
+                        if sequences[ARENA, value] < 0:
+                            region = arenas[-1 - sequences[ARENA, value], op.REGION]
+                            base = sequences[BASE, value]
+                            for element in range(base, base + sequences[LENGTH, value]):
+                                if pool[element] >= 0:
+                                    counts[region + pool[element]] -= 1
             parent = frames[row + op.PARENT]
             frames[row + op.PARENT] = free_rows[context]
             free_rows[context] = row

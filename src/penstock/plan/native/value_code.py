@@ -92,15 +92,38 @@ class ValueCode(CodeWriter):
         return self._do(op.HOST, rows, number, *operands, results=1)
 
     def _primitive(self, node: LinkedNode, operation: Primitive, rows: int, fields: Fields) -> int:
+        values = self._fetch_all(node, rows, fields)
+        if operation.name.startswith("Array"):
+            return self._array_operation(node, operation, rows, values)
         kind = node.node.inputs[0].type
         if not isinstance(kind, TensorType) or not kind.is_sequence:
             raise NotNative(f"{operation.name} of what is no sequence")
-        values = self._fetch_all(node, rows, fields)
         if operation.name == "Element":
             return self._do(op.ELEMENT, rows, *values, results=1)
         if operation.name == "Size" and operation.dimension == 0:
             return self._length(node.node.inputs[0], rows, values[0])
         raise NotNative(operation.name)
+
+    def _array_operation(
+        self, node: LinkedNode, operation: Primitive, rows: int, values: Sequence[int]
+    ) -> int:
+        made = node.node.outputs[0]
+        match operation.name:
+            case "ArraySize":
+                return self._do(op.LENGTH, rows, *values, results=1)
+            case "ArrayRead":
+                return self._do(op.ARRAY_READ, rows, *values, results=1)
+            case "ArrayWrite":
+                return self._do(op.ARRAY_WRITE, rows, *values, int(node.is_last_use), results=1)
+            case "ArrayNew":
+                more = self.layout.place(made)[0], int(operation.dynamic_size)
+                return self._do(op.ARRAY_NEW, rows, *values, *more, results=1)
+            case "ArrayStack" | "ArrayUnstack":
+                number = op.ARRAY_STACK if operation.name == "ArrayStack" else op.ARRAY_UNSTACK
+                arena = self.layout.place(made)[0]
+                return self._do(number, rows, *values, arena, results=1)
+            case _:
+                raise NotNative(operation.name)
 
     def _length(self, wire: Wire, rows: int, values: int) -> int:
         name = op.TABLE_LENGTH if wire.home is Home.HOST else op.LENGTH

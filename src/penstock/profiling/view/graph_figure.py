@@ -11,7 +11,6 @@ from penstock.profiling.view.graph_layout import Box, GraphLayout, Mark, lay_out
 
 #: The colour of each kind of primitive; others are grey.
 COLOURS = {
-    "Block": "#2a6f97",
     "Compute": "#f4a261",
     "Switch": "#e76f51",
     "Merge": "#e9c46a",
@@ -23,8 +22,8 @@ COLOURS = {
 }
 OTHER = "#8d99ae"
 
-#: Outlines of blocks, one for each device in turn.
-OUTLINES = ("#1b1b1b", "#d00000", "#3a86ff", "#ffbe0b", "#8338ec", "#06d6a0")
+#: Blocks, one colour for each device in turn.
+DEVICES = ("#2a6f97", "#b5179e", "#2b9348", "#b08900", "#6a040f", "#3d348b")
 
 
 def graph_figure(graph: Graph, prefix: str) -> tuple[Json, Json]:
@@ -90,11 +89,10 @@ def _detail(graph: Graph, mark: Mark) -> Json:
 def _nodes(graph: Graph, layout: GraphLayout, prefix: str) -> list[Json]:
     """One trace for each kind, so that the legend names them."""
     kinds: dict[str, list[int]] = {}
-    for number, mark in enumerate(layout.marks):
-        kinds.setdefault("frame ends" if mark.node is None else kind_of(mark.node), []).append(
-            number
-        )
-    outlines = _outlines(layout.marks)
+    for number, kind in enumerate(_kinds(layout.marks)):
+        kinds.setdefault(kind, []).append(number)
+    blocks = sorted(kind for kind in kinds if kind.startswith("Block"))
+    colours = COLOURS | {kind: DEVICES[n % len(DEVICES)] for n, kind in enumerate(blocks)}
     return [
         {
             "type": "scatter",
@@ -103,30 +101,33 @@ def _nodes(graph: Graph, layout: GraphLayout, prefix: str) -> list[Json]:
             "x": [layout.marks[n].x for n in mine],
             "y": [layout.marks[n].y for n in mine],
             "text": [_label(graph, layout.marks[n]) for n in mine],
-            "textposition": "bottom center",
-            "textfont": {"size": 10},
+            "textposition": "middle right",
+            "textfont": {"size": 11},
             "customdata": [f"{prefix}{n}" for n in mine],
             "hoverinfo": "text",
             "marker": {
-                "size": 16 if kind == "Block" else 11,
-                "symbol": "square" if kind == "Block" else "circle",
-                "color": COLOURS.get(kind, OTHER),
-                "line": {"width": 2, "color": [outlines.get(n, "#ffffff") for n in mine]},
+                "size": 16 if kind in blocks else 11,
+                "symbol": "square" if kind in blocks else "circle",
+                "color": colours.get(kind, OTHER),
+                "line": {"width": 1, "color": "#ffffff"},
             },
         }
         for kind, mine in kinds.items()
     ]
 
 
-def _outlines(marks: Sequence[Mark]) -> dict[int, str]:
-    """The outline of each block says its device, where there are several."""
-    places = {
+def _kinds(marks: Sequence[Mark]) -> list[str]:
+    """What the legend says of each mark; of blocks also the device, where there are several."""
+    kinds = ["frame ends" if mark.node is None else kind_of(mark.node) for mark in marks]
+    devices = {
         number: str(device_of(mark.node))
         for number, mark in enumerate(marks)
         if mark.node is not None and isinstance(mark.node.operation, Block)
     }
-    devices = sorted(set(places.values()))
-    return {n: OUTLINES[devices.index(name) % len(OUTLINES)] for n, name in places.items()}
+    if len(set(devices.values())) > 1:
+        for number, device in devices.items():
+            kinds[number] = f"Block on {device}"
+    return kinds
 
 
 def _lines(layout: GraphLayout, edges: list[tuple[int, int]], dash: str, colour: str) -> Json:
@@ -143,7 +144,7 @@ def _lines(layout: GraphLayout, edges: list[tuple[int, int]], dash: str, colour:
         "y": ys,
         "hoverinfo": "skip",
         "showlegend": False,
-        "line": {"color": colour, "width": 1, "dash": dash},
+        "line": {"color": colour, "width": 1.3, "dash": dash},
     }
 
 

@@ -35,7 +35,7 @@ function show(key) {
   panel.hidden = false;
 }
 
-const common = { dragmode: "pan", margin: { l: 60, r: 20, t: 30, b: 45 }, plot_bgcolor: "#ffffff" };
+const common = { dragmode: "pan", margin: { l: 70, r: 20, t: 24, b: 52 }, plot_bgcolor: "#ffffff" };
 const options = { scrollZoom: true, displaylogo: false, responsive: true };
 
 Promise.all(Object.entries(data.figures).map(async ([name, figure]) => {

@@ -22,7 +22,7 @@ from penstock.profiling.view.run_figures import (
     timeline_figure,
     width_figure,
 )
-from penstock.profiling.words import counted
+from penstock.profiling.words import counted, plural
 
 if TYPE_CHECKING:
     from penstock.profiling.profile import Profile
@@ -47,31 +47,32 @@ class Page:
         """Make all parts."""
         self.body += self._head()
         self.body += self._schedule()
+        text = escape(self.profile.explain())
+        self.body.append(f"<h2>What limited batching</h2><pre id=explanation>{text}</pre>")
+        for number, call in enumerate(self.profile.first_calls.values()):
+            self.body += self._rows(number, call)
         for number, call in enumerate(self.programs):
             assert call.graph is not None
             self.body += self._program(number, call, call.graph)
-        for number, call in enumerate(self.profile.first_calls.values()):
-            self.body += self._rows(number, call)
         self.body.append(f"<h2>Summary</h2><pre id=summary>{escape(self.profile.summary())}</pre>")
-        text = escape(self.profile.explain())
-        self.body.append(f"<h2>What limited batching</h2><pre id=explanation>{text}</pre>")
 
     def _head(self) -> Iterator[str]:
         profile = self.profile
         nodes = sum(len(c.nodes) for call in self.programs for c in _graph(call).contexts)
         frames = sum(len(_graph(call).contexts) for call in self.programs)
         counts = {
-            "calls": len(profile.calls),
-            "instances": sum(call.instances for call in profile.calls),
-            "launches": len(profile.launches),
-            "rows": sum(launch.rows for launch in profile.launches),
-            "primitives": nodes,
-            "frames": frames,
+            "call": len(profile.calls),
+            "instance": sum(call.instances for call in profile.calls),
+            "launch": len(profile.launches),
+            "row": sum(launch.rows for launch in profile.launches),
+            "primitive": nodes,
+            "frame": frames,
         }
         names = ", ".join(dict.fromkeys(call.name for call in profile.calls)) or "nothing"
         yield f"<h1>{escape(names)}</h1><div class=counts>"
         for name, count in counts.items():
-            yield f'<span><b id="count-{name}">{count:,}</b> {name}</span>'
+            number, word = counted(count, name).split()
+            yield f'<span><b id="count-{plural(name)}">{number}</b> {word}</span>'
         yield "</div>"
 
     def _schedule(self) -> Iterator[str]:
@@ -80,23 +81,29 @@ class Page:
         yield "<h2>Schedule</h2>"
         if len(self.profile.launches) > len(self.launches):
             yield f"<p class=note>The first {counted(len(self.launches), 'launch')} are drawn.</p>"
-        yield "<p class=note>When each launch ran: the more rows it had, the darker.</p>"
+        yield (
+            "<p class=note>When each launch ran on its device: the more rows it had, the darker. "
+            "Grey is what it had to wait for; building happens once. Click on a launch to see what "
+            "it ran on.</p>"
+        )
         yield self._figure("timeline", timeline_figure(self.profile, self.launches))
         yield "<p class=note>How many rows each launch had, in order.</p>"
         yield self._figure("widths", width_figure(self.launches))
 
     def _program(self, number: int, call: CallRecord, graph: Graph) -> Iterator[str]:
         yield f"<h2>Program {escape(call.name)}</h2>"
-        if call.program is not None:
-            yield f"<pre class=program>{escape(str(call.program))}</pre>"
         yield (
-            "<p class=note>The graph of primitives: a box is a frame, with its arms inside it. "
-            "Drag to move, scroll to zoom, click to see the source line.</p>"
+            "<p class=note>The graph of primitives that the program became. A grey box is a frame "
+            "(a function or a loop), a white one an arm of a branch; only blocks touch tensors. "
+            "Drag to move, scroll to zoom, click on a node to see your source line.</p>"
         )
         figure, details = graph_figure(graph, f"graph{number}-")
         self.details |= details
         yield self._figure(f"graph{number}", figure)
-        yield _partition_table(graph)
+        if len(graph.partition().parts) > 1:
+            yield _partition_table(graph)
+        if call.program is not None:
+            yield f"<pre class=program>{escape(str(call.program))}</pre>"
 
     def _rows(self, number: int, call: CallRecord) -> Iterator[str]:
         numbers = {launch: place for place, launch in enumerate(self.launches)}
@@ -107,7 +114,8 @@ class Page:
         yield f"<h2>Rows of the first instance of {escape(call.name)}</h2>"
         yield (
             f"<p class=note>{counted(len(rows), 'row')}, each above the rows whose results it "
-            "needed; for a recursion over a tree, that tree. The colour is the launch.</p>"
+            "needed: for a recursion over a tree, the tree. Nodes of one colour ran in the same "
+            "launch, together with rows of other instances.</p>"
         )
         yield self._figure(f"rows{number}", rows_figure(rows, numbers))
 

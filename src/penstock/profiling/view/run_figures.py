@@ -10,7 +10,7 @@ from penstock.profiling.records import LaunchRecord
 from penstock.profiling.rows import InstanceRow
 from penstock.profiling.view.details import Json, detail
 from penstock.profiling.view.row_layout import lay_out_rows
-from penstock.profiling.words import bytes_in_words, seconds_in_words
+from penstock.profiling.words import bytes_in_words, counted, seconds_in_words
 
 if TYPE_CHECKING:
     from penstock.profiling.profile import Profile
@@ -42,9 +42,13 @@ def _detail(number: int, launch: LaunchRecord) -> Json:
 
 
 def timeline_figure(profile: Profile, launches: Sequence[LaunchRecord]) -> Json:
-    """When each launch ran and how wide it was; planning, reads and waits beside it."""
+    """When each launch ran and how wide it was; building, planning, reads and waits beside it."""
     start = min((call.began for call in profile.calls), default=0.0)
     other = [
+        ("building", built.began, built.seconds, f"build {built.block}, once")
+        for built in profile.builds[:MOST_DRAWN]
+    ]
+    other += [
         ("planning", plan.began, plan.seconds, f"plan {plan.call.name}")
         for plan in profile.plans[:MOST_DRAWN]
     ]
@@ -57,12 +61,16 @@ def timeline_figure(profile: Profile, launches: Sequence[LaunchRecord]) -> Json:
         "data": [_other_bars(other, start), _launch_bars(launches, start)],
         "layout": {
             "barmode": "overlay",
-            "xaxis": {"title": {"text": "milliseconds"}},
+            "xaxis": {"title": {"text": "milliseconds"}, "rangemode": "tozero"},
             "yaxis": {"type": "category", "automargin": True, "fixedrange": True},
             "showlegend": False,
-            "height": 130 + 45 * len({item.device for item in launches} | {"planning", "reads"}),
+            "height": 100 + 36 * len({*(item.device for item in launches), *_rows_of(other)}),
         },
     }
+
+
+def _rows_of(items: Sequence[tuple[str, float, float, str]]) -> set[str]:
+    return {row for row, _, _, _ in items}
 
 
 def _launch_bars(launches: Sequence[LaunchRecord], start: float) -> Json:
@@ -73,7 +81,10 @@ def _launch_bars(launches: Sequence[LaunchRecord], start: float) -> Json:
         "x": [1e3 * item.seconds for item in launches],
         "y": [item.device for item in launches],
         "customdata": [f"launch{number}" for number in range(len(launches))],
-        "hovertext": [f"{item.block}: {item.rows:,} rows" for item in launches],
+        "hovertext": [
+            f"{item.block}: {counted(item.rows, 'row')}, {seconds_in_words(item.seconds)}"
+            for item in launches
+        ],
         "hoverinfo": "text",
         "marker": {"color": _shades([item.rows for item in launches])},
     }
@@ -97,7 +108,7 @@ def _other_bars(items: Sequence[tuple[str, float, float, str]], start: float) ->
         "base": [1e3 * (began - start) for _, began, _, _ in items],
         "x": [1e3 * seconds for _, _, seconds, _ in items],
         "y": [row for row, _, _, _ in items],
-        "hovertext": [text for _, _, _, text in items],
+        "hovertext": [f"{text}: {seconds_in_words(seconds)}" for _, _, seconds, text in items],
         "hoverinfo": "text",
         "marker": {"color": "#ced4da"},
     }
@@ -115,18 +126,28 @@ def width_figure(launches: Sequence[LaunchRecord]) -> Json:
                 "name": block,
                 "x": mine,
                 "y": [launches[number].rows for number in mine],
+                "width": 0.9,
                 "customdata": [f"launch{number}" for number in mine],
             }
             for block, mine in blocks.items()
         ],
         "layout": {
             "barmode": "overlay",
-            "xaxis": {"title": {"text": "launch"}},
-            "yaxis": {"title": {"text": "rows"}},
+            "xaxis": {
+                "title": {"text": "launch"},
+                "range": [-0.6, max(len(launches), 10) - 0.4],
+                "tickformat": "d",
+            },
+            "yaxis": {"title": {"text": "rows"}, "rangemode": "tozero"},
             "showlegend": True,
             "height": 300,
         },
     }
+
+
+def _few(launched: Sequence[int]) -> int:
+    """Ticks of a scale of launches: whole numbers, and not too many."""
+    return min(6, max(launched) - min(launched) + 1)
 
 
 def rows_figure(rows: Sequence[InstanceRow], numbers: dict[LaunchRecord, int]) -> Json:
@@ -160,7 +181,11 @@ def rows_figure(rows: Sequence[InstanceRow], numbers: dict[LaunchRecord, int]) -
             "color": launched,
             "colorscale": SCALE,
             "showscale": True,
-            "colorbar": {"title": {"text": "launch"}},
+            "colorbar": {
+                "title": {"text": "launch"},
+                "tickformat": "d",
+                "nticks": 1 + _few(launched),
+            },
             "line": {"width": 1, "color": "#ffffff"},
         },
     }
@@ -170,6 +195,6 @@ def rows_figure(rows: Sequence[InstanceRow], numbers: dict[LaunchRecord, int]) -
             "xaxis": {"visible": False},
             "yaxis": {"visible": False},
             "showlegend": False,
-            "height": 420,
+            "height": 140 + min(320, 40 * round(1 + max(place.y for place in places))),
         },
     }

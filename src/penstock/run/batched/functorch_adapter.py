@@ -67,7 +67,23 @@ def trace_function(
             # functionalisation.
             pure = torch.func.functionalize(replay(graph, {}))
             graph = make_fx(pure, tracing_mode="real")(*tensors)
+    _keep_checks(graph)
     return graph
+
+
+def _keep_checks(graph: torch.fx.GraphModule) -> None:
+    """Let factorisations check for singular matrices themselves.
+
+    torch does so in a step behind them that has no result, so that nobody would seem to need it.
+    """
+    checks = graph.graph.find_nodes(
+        op="call_function", target=torch.ops.aten._linalg_check_errors.default
+    )
+    for node in checks:
+        (code,) = node.all_input_nodes
+        (factored,) = code.all_input_nodes
+        factored.update_kwarg("check_errors", True)
+        graph.graph.erase_node(node)
 
 
 def vectorise(function: TensorFunction, is_row: Sequence[bool]) -> TensorFunction:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from penstock.run.native.analysis import defined, names_of
-from penstock.run.native.printing import CONSTRUCTORS, FULL, ROW, Printer, expand, text_of
+from penstock.run.native.printing import FULL, ROW, Printer
 from penstock.run.native.scalars import Assign, Atom, Choose, Repeat, Statement, Variable
 
 
@@ -60,13 +60,23 @@ class RecordingPrinter(Printer):
         """Push what the iteration starts from."""
         if self.nesting == 1 and is_active(statement, self.active):
             for dtype, variables in by_dtype(statement.carried).items():
-                count = len(variables)
-                with self.indented(f"if top_{dtype} + {count} > stack_{dtype}.size:"):
-                    self.add(f"report[{ROW}] = row")
-                    self.add(f"return {FULL}")
+                self.make_room(dtype, len(variables))
                 for place, variable in enumerate(variables):
-                    self.add(f"stack_{dtype}[top_{dtype} + {place}] = {variable.name}")
-                self.add(f"top_{dtype} += {count}")
+                    self.store(f"stack_{dtype}", f"top_{dtype} + {place}", variable.name)
+                self.add(f"top_{dtype} += {len(variables)}")
+
+    def make_room(self, dtype: str, count: int) -> None:
+        """Stop in this row where a stack is full."""
+        with self.indented(f"if top_{dtype} + {count} > stack_{dtype}.size:"):
+            self.add(f"report[{ROW}] = row")
+            self.add(f"return {FULL}")
+
+    def begin_pops(self) -> None:
+        """From here on what was pushed is read."""
+
+    def another(self) -> RecordingPrinter:
+        """A printer of the same kind without lines."""
+        return type(self)(self.active)
 
 
 def is_active(statement: Repeat, active: set[str]) -> bool:
@@ -99,12 +109,12 @@ class Adjoint:
         if not isinstance(atom, Variable) or atom.name not in self.active:
             return
         known = self.states.get(atom.name, Presence.NEVER)
-        value = f"{CONSTRUCTORS[atom.dtype]}({expression})"
+        value = self.printer.cast(expression, atom.dtype)
         more = value if known is Presence.NEVER else f"d_{atom.name} + {value}"
         with self._if_present(presence, flag):
             self.printer.add(f"d_{atom.name} = {more}")
             if known is not Presence.ALWAYS:
-                self.printer.add(f"h_{atom.name} = True")
+                self.printer.add(f"h_{atom.name} = {self.printer.YES}")
         is_sure = Presence.ALWAYS in (known, presence)
         self.states[atom.name] = Presence.ALWAYS if is_sure else Presence.MAYBE
 
@@ -120,8 +130,8 @@ class Adjoint:
     def forget(self, variable: Variable) -> None:
         """The variable has no cotangent."""
         if variable.name in self.active:
-            zero = f"{CONSTRUCTORS[variable.dtype]}(0)"
-            self.printer.add(f"d_{variable.name}, h_{variable.name} = {zero}, False")
+            zero = self.printer.number(0, variable.dtype)
+            self.printer.add(f"d_{variable.name}, h_{variable.name} = {zero}, {self.printer.NO}")
             self.states[variable.name] = Presence.NEVER
 
     def all(self, statements: Sequence[Statement]) -> None:
@@ -143,7 +153,8 @@ class Adjoint:
         names = {"g": f"d_{target}", "y": target}
         for atom, rule in zip(statement.operands, statement.op.derivatives, strict=True):
             if rule is not None and names_of([atom]) & self.active:
-                expression = expand(rule, statement.computes, statement.operands, **names)
+                operands = statement.operands
+                expression = self.printer.expand(rule, statement.computes, operands, **names)
                 self.contribute(atom, expression, presence, f"h_{target}")
                 self.used |= self._reads(rule, statement)
 
@@ -157,7 +168,7 @@ class Adjoint:
             return
         self.used |= names_of([statement.condition])
         before, merged = dict(self.states), None
-        heads = ("else:", f"if {text_of(statement.condition)}:")
+        heads = ("else:", f"if {self.printer.is_true(statement.condition)}:")
         arms = list(zip(heads, statement.arms, statement.results, strict=True))
         for head, arm, results in reversed(arms):
             self.states = dict(before)
@@ -193,8 +204,10 @@ class Adjoint:
             for dtype, variables in by_dtype(statement.carried).items():
                 printer.add(f"top_{dtype} -= {len(variables)}")
                 for place, variable in enumerate(variables):
-                    printer.add(f"{variable.name} = stack_{dtype}[top_{dtype} + {place}]")
+                    source = printer.load(f"stack_{dtype}", f"top_{dtype} + {place}")
+                    printer.add(f"{variable.name} = {source}")
 
+        self.printer.begin_pops()
         self.go_back(statement, pop)
         for variable, initial in zip(statement.carried, statement.initial, strict=True):
             self.copy_back(variable, initial)
@@ -203,7 +216,7 @@ class Adjoint:
         """All iterations from the last to the first; `load` finds what one started from."""
         states = self._steady(statement, load)
         self.states = dict(states)
-        with self.printer.indented(f"for _ in range(trips{statement.number}):"):
+        with self.printer.counted(statement.number):
             self._iteration(statement, load)
         self.states = join(states, self.states)
 
@@ -211,7 +224,7 @@ class Adjoint:
         """What is known before an iteration is reversed, however many have been."""
         states = dict(self.states)
         while True:
-            trial = replace(self, printer=RecordingPrinter(self.active), states=dict(states))
+            trial = replace(self, printer=self.printer.another(), states=dict(states))
             trial._iteration(statement, load)
             joined = join(states, trial.states)
             if joined == states:

@@ -18,6 +18,7 @@ from penstock.faults import division_by_zero
 from penstock.ir.graph import Node
 from penstock.ir.program import RowLoop, Source
 from penstock.ir.types import TensorType
+from penstock.passes.row_loops import device_of_loop
 from penstock.plan.faults import HostOperationError
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import Argument, Executed, RunnableBlock
@@ -39,6 +40,8 @@ class RowLoopBlock(RunnableBlock):
         assert isinstance(self.step.operation, RowLoop)
         self.loop: RowLoop = self.step.operation
         self.default_dtype = default_dtype
+        #: Where the loop runs.
+        self.device = torch.device(device_of_loop(self.block))
 
     @cached_property
     def kernels(self) -> LoopKernels:
@@ -67,6 +70,11 @@ class RowLoopBlock(RunnableBlock):
         """The forward kernel."""
         return NativeCall(self.kernels.forward())
 
+    @cached_property
+    def whole_numbers(self) -> tuple[int, ...]:
+        """None that count: rows of a loop are run by themselves anyway."""
+        return ()
+
     def plain_function(self) -> None:
         """There is none: native code is compiled already."""
 
@@ -87,7 +95,7 @@ class RowLoopBlock(RunnableBlock):
 
     def executed(self, arguments: Sequence[Argument]) -> tuple[list[Executed], list[Argument]]:
         """The torch calls of all iterations for one instance, and the results."""
-        rows = PlainRows(remembers=True)
+        rows = PlainRows(self.device, remembers=True)
         known = dict(zip(self.block.parameters, arguments, strict=True))
         outputs = rows.row(self.loop.body, [known[value] for value in self.step.inputs])
         made = dict(zip(self.step.outputs, outputs, strict=True))
@@ -101,8 +109,10 @@ class RowLoopBlock(RunnableBlock):
 
     def new_results(self, rows: int) -> tuple[torch.Tensor, ...]:
         """Room for the results of a launch."""
-        shapes = zip(self._shapes, self._dtypes, strict=True)
-        return tuple([torch.empty((rows, *shape), dtype=dtype) for shape, dtype in shapes])
+        device, kinds = self.device, zip(self._shapes, self._dtypes, strict=True)
+        return tuple(
+            [torch.empty((rows, *shape), dtype=dtype, device=device) for shape, dtype in kinds]
+        )
 
     @cached_property
     def _shapes(self) -> tuple[tuple[int, ...], ...]:

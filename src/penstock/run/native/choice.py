@@ -1,18 +1,24 @@
-"""Whether loops run as native code: where there is a compiler, and nobody has switched it off."""
+"""Whether loops run as native code: where there is a compiler, and nobody has switched it off.
+
+Numba compiles for the CPU, Triton for CUDA devices; either may be missing.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, partial
+from typing import NamedTuple
 
 from penstock.calls.autocast import OFF, Autocast
 from penstock.ir.graph import Block, Graph
 from penstock.ir.program import Program, RowLoop
 from penstock.passes.pipeline import program_to_graph
+from penstock.passes.row_loops import device_of_loop
 from penstock.run.native.compiling import has_numba
+from penstock.run.native.triton_compiling import has_triton
 
 log = logging.getLogger("penstock")
 
@@ -36,11 +42,14 @@ def make_graph(
     make = partial(program_to_graph, program, default_dtype, opens_windows=opens_windows)
     if not _is_on.get() or autocast != OFF:
         return make()
-    graph = make(closes_loops=True)
-    if has_numba() or not _has_closed_loops(graph):
+    kinds = _COMPILERS
+    graph = make(closes_loops=kinds)
+    missing = {kind for kind in _closed_on(graph) if not kinds[kind].is_there()}
+    if not missing:
         return graph
-    _say_what_is_missing()
-    return make()
+    for kind in sorted(missing):
+        _say_what_is_missing(kind)
+    return make(closes_loops=kinds.keys() - missing)
 
 
 def is_closed_loop(block: Block) -> bool:
@@ -48,11 +57,33 @@ def is_closed_loop(block: Block) -> bool:
     return any(isinstance(node.operation, RowLoop) for node in block.nodes)
 
 
-def _has_closed_loops(graph: Graph) -> bool:
+def _closed_on(graph: Graph) -> set[str]:
+    """The kinds of devices on which loops are closed."""
     nodes = (node.operation for context in graph.contexts for node in context.nodes)
-    return any(isinstance(operation, Block) and is_closed_loop(operation) for operation in nodes)
+    blocks = (item for item in nodes if isinstance(item, Block) and is_closed_loop(item))
+    return {device_of_loop(block).split(":")[0] for block in blocks}
 
 
-@lru_cache(maxsize=1)
-def _say_what_is_missing() -> None:
-    log.warning("loops over scalars are interpreted: pip install 'penstock[native]' compiles them")
+class _Compiler(NamedTuple):
+    """What compiles the loops of a kind of device."""
+
+    is_there: Callable[[], bool]
+    #: What is said where it is not.
+    missing: str
+
+
+_COMPILERS = {
+    "cpu": _Compiler(
+        lambda: has_numba(),
+        "loops over scalars are interpreted: pip install 'penstock[native]' compiles them",
+    ),
+    "cuda": _Compiler(
+        lambda: has_triton(),
+        "loops over scalars on CUDA devices are interpreted: pip install triton compiles them",
+    ),
+}
+
+
+@lru_cache
+def _say_what_is_missing(kind: str) -> None:
+    log.warning(_COMPILERS[kind].missing)

@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.ir.program import Source
-from penstock.run.native.analysis import (
-    defined,
-)
+from penstock.run.native.analysis import defined
 from penstock.run.native.printing import DONE, Printer
 from penstock.run.native.scalars import ScalarLoop, Variable
 
@@ -51,11 +49,11 @@ def make_kernel(loop: ScalarLoop, parameters: Sequence[Parameter], printer: Prin
     return Kernel(tuple(printer.lines), (*HEAD, *parameters), PULSE // (operations + 1), sources)
 
 
-def place_of(array: str, elements: Sequence[Variable], place: int, is_row: bool) -> str:
+def place_of(elements: Sequence[Variable], place: int, is_row: bool) -> str:
     """Where an element of a value is in its array."""
     if not is_row:
-        return f"{array}[{place}]"
-    return f"{array}[row]" if len(elements) == 1 else f"{array}[row * {len(elements)} + {place}]"
+        return f"{place}"
+    return "row" if len(elements) == 1 else f"row * {len(elements)} + {place}"
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class Arguments:
         for k in chosen:
             if self.is_row[k] is by_row:
                 for place, variable in enumerate(self.elements[k]):
-                    source = place_of(f"a{k}", self.elements[k], place, by_row)
+                    source = printer.load(f"a{k}", place_of(self.elements[k], place, by_row))
                     printer.add(f"{variable.name} = {source}")
 
 
@@ -108,7 +106,7 @@ class LoopKernels:
         for k, output in enumerate(self.results):
             elements = self.loop.outputs[output]
             for place, variable in enumerate(elements):
-                printer.add(f"{place_of(f'o{k}', elements, place, True)} = {variable.name}")
+                printer.store(f"o{k}", place_of(elements, place, True), variable.name)
 
     def given(self) -> list[Parameter]:
         """The arguments of a launch."""

@@ -34,15 +34,19 @@ def run_rows(
     known = dict(zip(block.block.parameters, by_row, strict=True))
     inputs = [known[value] for value in block.step.inputs]
     body = block.loop.body
-    outputs = PlainRows().body(body, dict(zip(body.inputs, inputs, strict=True)), rows)
+    plain = PlainRows(block.device)
+    outputs = plain.body(body, dict(zip(body.inputs, inputs, strict=True)), rows)
     made = dict(zip(block.step.outputs, outputs, strict=True))
-    return tuple(made[value] for value in block.block.results)
+    results = zip(block.block.results, block.kinds, strict=True)
+    return tuple(made[value].to(kind.device) for value, kind in results)
 
 
 @dataclass(slots=True)
 class PlainRows:
     """One run by torch calls, and which calls it made: each with its operands and outputs."""
 
+    #: Where everything is computed.
+    device: torch.device
     calls: list[tuple[Node, Sequence[torch.Tensor], Sequence[torch.Tensor]]] = field(
         default_factory=list
     )
@@ -52,7 +56,7 @@ class PlainRows:
     def row(self, body: Body, operands: Sequence[torch.Tensor | int]) -> tuple[torch.Tensor, ...]:
         """The results of a closed loop for one row."""
         values = {
-            value: operand.unsqueeze(0)
+            value: operand.to(self.device).unsqueeze(0)
             for value, operand in zip(body.inputs, operands, strict=True)
             if isinstance(operand, torch.Tensor)
         }
@@ -73,7 +77,8 @@ class PlainRows:
             case TorchCall() as operation:
                 return self._call(node, operation, [values[value] for value in node.inputs], rows)
             case Constant(value=number):
-                return [torch.full((rows,), number, dtype=_kind(node.outputs[0])[1])]
+                dtype = _kind(node.outputs[0])[1]
+                return [torch.full((rows,), number, dtype=dtype, device=self.device)]
             case Branch(bodies=bodies):
                 return self._branch(node, bodies, values)
             case Loop() as loop:
@@ -85,8 +90,8 @@ class PlainRows:
         self, node: Node, operation: TorchCall, operands: list[torch.Tensor], rows: int
     ) -> Sequence[torch.Tensor]:
         if not rows:  # torch.vmap takes at least one
-            kinds = map(_kind, node.outputs)
-            return [torch.empty((0, *shape), dtype=dtype) for shape, dtype in kinds]
+            kinds, device = map(_kind, node.outputs), self.device
+            return [torch.empty((0, *shape), dtype=dtype, device=device) for shape, dtype in kinds]
         made = tuple(torch.vmap(_single(operation))(*operands))
         if self.remembers:
             self.calls.append((node, operands, made))
@@ -107,7 +112,7 @@ class PlainRows:
         self, loop: Loop, carried: Sequence[torch.Tensor], values: Values, rows: int
     ) -> Sequence[torch.Tensor]:
         """Iterations for the rows that still run; those that end are set aside."""
-        outside, running = dict(values), torch.arange(rows)
+        outside, running = dict(values), torch.arange(rows, device=self.device)
         ended: list[list[torch.Tensor]] = []
         places: list[torch.Tensor] = []
         while True:

@@ -11,8 +11,10 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from penstock.ir.program import Source
+from penstock.passes.row_types import Number
 from penstock.run.native.scalars import Assign, Atom, Choose, Literal, Repeat, Statement, Variable
 
 #: Constructors by dtype.
@@ -32,19 +34,6 @@ DONE, INTERRUPTED, DIVIDED_BY_ZERO, FULL = range(4)
 ROW, FACT, LINE, REPORT = 3, 4, 5, 8
 
 
-def text_of(atom: Atom) -> str:
-    """A variable, or a number with its dtype."""
-    if isinstance(atom, Variable):
-        return atom.name
-    return f"{CONSTRUCTORS[atom.dtype]}({atom.value!r})"
-
-
-def expand(template: str, computes: str, operands: Sequence[Atom], **names: str) -> str:
-    """An expression of the table on these operands."""
-    text = _CONSTRUCTOR.sub(f"{CONSTRUCTORS[computes]}(", template)
-    return text.format(*map(text_of, operands), **names)
-
-
 @dataclass(slots=True)
 class Printer:
     """Lines of one function, and how statements become lines."""
@@ -55,6 +44,45 @@ class Printer:
     depth: int = 1
     #: The user's lines that a report refers to.
     sources: list[Source | None] = field(default_factory=list)
+
+    # ---- words of the language -------------------------------------------------------------------
+
+    #: How truth values are written.
+    YES: ClassVar[str] = "True"
+    NO: ClassVar[str] = "False"
+
+    def text_of(self, atom: Atom) -> str:
+        """A variable, or a number with its dtype."""
+        if isinstance(atom, Variable):
+            return atom.name
+        return self.number(atom.value, atom.dtype)
+
+    def number(self, value: Number, dtype: str) -> str:
+        """A number of a dtype."""
+        return self.cast(repr(value), dtype)
+
+    def cast(self, expression: str, dtype: str) -> str:
+        """A value as one of a dtype."""
+        return f"{CONSTRUCTORS[dtype]}({expression})"
+
+    def expand(self, template: str, computes: str, operands: Sequence[Atom], **names: str) -> str:
+        """An expression of the table on these operands."""
+        text = _CONSTRUCTOR.sub(f"{CONSTRUCTORS[computes]}(", template)
+        return text.format(*map(self.text_of, operands), **names)
+
+    def is_true(self, atom: Atom) -> str:
+        """A condition."""
+        return self.text_of(atom)
+
+    def load(self, array: str, place: str) -> str:
+        """An element of an array."""
+        return f"{array}[{place}]"
+
+    def store(self, array: str, place: str, value: str) -> None:
+        """Write an element of an array."""
+        self.add(f"{array}[{place}] = {value}")
+
+    # ---- lines -----------------------------------------------------------------------------------
 
     def add(self, line: str) -> None:
         """One line at the current depth."""
@@ -76,7 +104,7 @@ class Printer:
         pairs = [(x, y) for x, y in zip(variables, atoms, strict=True) if x != y]
         if pairs:
             left = ", ".join(variable.name for variable, _ in pairs)
-            self.add(f"{left} = {', '.join(text_of(atom) for _, atom in pairs)}")
+            self.add(f"{left} = {', '.join(self.text_of(atom) for _, atom in pairs)}")
 
     def all(self, statements: Sequence[Statement]) -> None:
         """Statements in order."""
@@ -94,21 +122,24 @@ class Printer:
         op, operands = statement.op, statement.operands
         divisor = operands[-1]
         if op.refuses_zero and self.checks and not (isinstance(divisor, Literal) and divisor.value):
-            with self.indented(f"if {text_of(divisor)} == 0:"):
-                self.add(f"report[{ROW}], report[{FACT}] = row, {text_of(operands[0])}")
-                self.add(f"report[{LINE}] = {len(self.sources)}")
-                self.add(f"return {DIVIDED_BY_ZERO}")
+            self.refuse_zero(divisor, operands[0])
             self.sources.append(statement.source)
-        expression = expand(op.expression, statement.computes, operands)
-        constructor = CONSTRUCTORS[statement.target.dtype]
-        self.add(f"{statement.target.name} = {constructor}({expression})")
+        expression = self.expand(op.expression, statement.computes, operands)
+        self.add(f"{statement.target.name} = {self.cast(expression, statement.target.dtype)}")
+
+    def refuse_zero(self, divisor: Atom, dividend: Atom) -> None:
+        """End the row with a report where a divisor is zero."""
+        with self.indented(f"if {self.text_of(divisor)} == 0:"):
+            self.add(f"report[{ROW}], report[{FACT}] = row, {self.text_of(dividend)}")
+            self.add(f"report[{LINE}] = {len(self.sources)}")
+            self.add(f"return {DIVIDED_BY_ZERO}")
 
     def choose(self, statement: Choose) -> None:
         """A branch."""
         pairs = zip(statement.arms, statement.results, strict=True)
         (false, second), (true, first) = pairs
         for head, arm, results in (
-            (f"if {text_of(statement.condition)}:", true, first),
+            (f"if {self.is_true(statement.condition)}:", true, first),
             ("else:", false, second),
         ):
             with self.indented(head):
@@ -122,7 +153,7 @@ class Printer:
         self.add(f"{trips} = 0")
         with self.indented("while True:"):
             self.all(statement.test)
-            self.add(f"if not {text_of(statement.predicate)}:")
+            self.add(f"if not {self.text_of(statement.predicate)}:")
             self.add("    break")
             if statement.maximum is not None:
                 self.add(f"if {trips} >= {statement.maximum}:")
@@ -132,6 +163,12 @@ class Printer:
             self.pulse()
             self.all(statement.body)
             self.fill(statement.carried, statement.following)
+
+    @contextmanager
+    def counted(self, number: int) -> Iterator[None]:
+        """Lines that are run as often as a loop had iterations."""
+        with self.indented(f"for _ in range(trips{number}):"):
+            yield
 
     def begin_iteration(self, statement: Repeat) -> None:
         """Room for what an iteration leaves behind."""

@@ -33,7 +33,7 @@ class _TapingPrinter(Printer):
             self.add(f"return {FULL}")
         for dtype, variables in self.frame.items():
             for place, variable in enumerate(variables):
-                self.add(f"tape_{dtype}[position * {len(variables)} + {place}] = {variable.name}")
+                self.store(f"tape_{dtype}", f"position * {len(variables)} + {place}", variable.name)
         self.add("position += 1")
 
 
@@ -130,7 +130,10 @@ class TrainingKernels:
         parameters += [Parameter(f"c{k}", self.kernels.dtypes[k]) for k in pattern]
         parameters += [Parameter(f"g{k}", self.gradient_dtype(k)) for k in self.operands]
         parameters += [Parameter(f"m{k}", "bool") for k in self.operands]
-        return make_kernel(self._loop, parameters, adjoint.printer), reached
+        return self._kernel(parameters, adjoint.printer), reached
+
+    def _kernel(self, parameters: Sequence[Parameter], printer: Printer) -> Kernel:
+        return make_kernel(self._loop, parameters, printer)
 
     def gradient_dtype(self, operand: int) -> str:
         """The dtype in which a gradient is made: sums over rows are in float64."""
@@ -141,22 +144,26 @@ class TrainingKernels:
         return Adjoint(RecordingPrinter(self.active), self.active)
 
     def _print_backward(self, adjoint: Adjoint, pattern: Sequence[int]) -> list[Presence]:
-        printer, arguments = adjoint.printer, self.kernels.arguments
+        printer = adjoint.printer
         self.kernels.begin(printer, self.read)
         with printer.indented("for row in range(first, rows):"):
-            arguments.load(printer, self.read, by_row=True)
             for dtype in self.stacks:
                 printer.add(f"top_{dtype} = 0")
-            self._seed(adjoint, pattern)
-            printer.add("trips1 = trips[row]")
-            printer.add("position = starts[row] + trips1")
-            repeat = self._loop.repeat
-            adjoint.go_back(repeat, self._load_frame)
-            for variable, initial in zip(repeat.carried, repeat.initial, strict=True):
-                adjoint.copy_back(variable, initial)
-            reached = [self._store(adjoint, operand) for operand in self.operands]
+            reached = self._print_row(adjoint, pattern)
         printer.add(f"return {DONE}")
         return reached
+
+    def _print_row(self, adjoint: Adjoint, pattern: Sequence[int]) -> list[Presence]:
+        """What is done for a row; whether each operand is reached."""
+        printer, repeat = adjoint.printer, self._loop.repeat
+        self.kernels.arguments.load(printer, self.read, by_row=True)
+        self._seed(adjoint, pattern)
+        printer.add(f"trips1 = {printer.load('trips', 'row')}")
+        printer.add(f"position = {printer.load('starts', 'row')} + trips1")
+        adjoint.go_back(repeat, self._load_frame)
+        for variable, initial in zip(repeat.carried, repeat.initial, strict=True):
+            adjoint.copy_back(variable, initial)
+        return [self._store(adjoint, operand) for operand in self.operands]
 
     def _seed(self, adjoint: Adjoint, pattern: Sequence[int]) -> None:
         """Only the results of the pattern have cotangents."""
@@ -168,34 +175,42 @@ class TrainingKernels:
         for k in pattern:
             elements = self._loop.outputs[self.kernels.results[k]]
             for place, variable in enumerate(elements):
-                source = place_of(f"c{k}", elements, place, True)
+                source = adjoint.printer.load(f"c{k}", place_of(elements, place, True))
                 adjoint.contribute(variable, source, Presence.ALWAYS, "")
 
     def _load_frame(self, printer: Printer) -> None:
         printer.add("position -= 1")
         for dtype, variables in by_dtype(self.frame).items():
             for place, variable in enumerate(variables):
-                source = f"tape_{dtype}[position * {len(variables)} + {place}]"
+                source = printer.load(f"tape_{dtype}", f"position * {len(variables)} + {place}")
                 printer.add(f"{variable.name} = {source}")
 
     def _store(self, adjoint: Adjoint, operand: int) -> Presence:
-        """Print how the gradient of an operand is stored, or added to that of all rows."""
-        arguments, printer = self.kernels.arguments, adjoint.printer
-        elements, is_row = arguments.elements[operand], arguments.is_row[operand]
+        """Print how the gradient of an operand is stored, and for which rows it counts."""
+        elements = self.kernels.arguments.elements[operand]
         states = {adjoint.states.get(x.name, Presence.NEVER) for x in elements}
         if states <= {Presence.NEVER}:
             return Presence.NEVER
+        self._store_gradient(adjoint.printer, operand)
+        if Presence.ALWAYS in states:
+            return Presence.ALWAYS
+        flag = " | ".join(f"h_{variable.name}" for variable in elements)
+        self._store_mask(adjoint.printer, operand, flag)
+        return Presence.MAYBE
+
+    def _store_gradient(self, printer: Printer, operand: int) -> None:
+        """Store the gradient of a row, or add it to that of all rows."""
+        arguments = self.kernels.arguments
+        elements, is_row = arguments.elements[operand], arguments.is_row[operand]
         for place, variable in enumerate(elements):
-            target = place_of(f"g{operand}", elements, place, is_row)
+            target = printer.load(f"g{operand}", place_of(elements, place, is_row))
             if is_row:
                 printer.add(f"{target} = d_{variable.name}")
             else:
                 printer.add(f"{target} += float64(d_{variable.name})")
-        if Presence.ALWAYS in states:
-            return Presence.ALWAYS
-        flag = " or ".join(f"h_{variable.name}" for variable in elements)
-        if is_row:
+
+    def _store_mask(self, printer: Printer, operand: int, flag: str) -> None:
+        if self.kernels.arguments.is_row[operand]:
             printer.add(f"m{operand}[row] = {flag}")
         else:
-            printer.add(f"m{operand}[0] = m{operand}[0] or {flag}")
-        return Presence.MAYBE
+            printer.add(f"m{operand}[0] |= {flag}")

@@ -16,7 +16,7 @@ import torch
 
 from penstock.plan.outcome import Extent, Outcome
 from penstock.plan.outline import Outline, fit, launches_of, outline_of, roomy, widened
-from penstock.plan.plan_cache import BoundedPlans, size_of
+from penstock.plan.plan_cache import OBJECT_BYTES, BoundedPlans
 from penstock.plan.schedule import Launch
 from penstock.run.fused.setting import Fusion
 from penstock.run.memory.lasting import note_lasting
@@ -101,8 +101,7 @@ class Templates:
     def keep(self, key: bytes, plan: Contents) -> None:
         """Remember a plan that was poured."""
         if self._plans.find(key) is None:
-            about = (plan.instructions, plan.launched, plan.outcome.inputs, plan.outcome.results)
-            self._plans.keep(key, plan, size_of(about))
+            self._plans.keep(key, plan, _bytes_of(plan))
 
     def is_always(self, key: bytes) -> bool:
         """Whether the same plan has come again and again: a graph of its own serves it better."""
@@ -191,6 +190,13 @@ class Templates:
         held = [c for c in self._candidates.values() if c.template is not None and c is not wanted]
         if len(held) >= MOST_TEMPLATES:
             held[0].template = None
+
+
+def _bytes_of(plan: Contents) -> int:
+    """The bytes that a plan of launches takes, about: eight for each slot that it names."""
+    launches = [item for item in plan.instructions if type(item) is Launch]
+    slots = sum([k.rows * (1 + len(k.operands) + len(k.targets)) for k in launches])
+    return 8 * slots + OBJECT_BYTES * len(plan.instructions)
 
 
 def has_graphs(device: torch.device) -> bool:

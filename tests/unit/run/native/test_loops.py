@@ -380,6 +380,6 @@ def test_a_closed_loop_prints_as_its_program_does():
         return x
 
     flow = analyse_flow(program.program(torch.tensor(1.0), 3))
-    text = print_program(close_row_loops(flow, slice_control(flow, "float32")))
+    text = print_program(close_row_loops(flow, slice_control(flow, "float32"), ["cpu"]))
     assert "row_loop(" in text
     assert "torch.Tensor.mul" in text

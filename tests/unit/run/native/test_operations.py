@@ -1,6 +1,10 @@
-"""Every operation of native loops equals torch's, in value and in derivative, also at the edges."""
+"""Every operation of native loops equals torch's, in value and in derivative, also at the edges.
+
+Each is compiled by Numba, and printed as Triton and run by Python.
+"""
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -8,6 +12,15 @@ import torch
 import penstock as ps
 from penstock.passes.row_operations import ROW_OPS
 from penstock.run.native.choice import is_closed_loop
+from tests.triton_in_python import triton_in_python
+
+
+@pytest.fixture(autouse=True, params=["numba", "triton"])
+def language(request):
+    """What loops are printed as."""
+    with triton_in_python() if request.param == "triton" else nullcontext():
+        yield
+
 
 FLOATS = {
     "add": lambda x, y: x + y,
