@@ -43,9 +43,9 @@ from benchmarks.script import run_script
 from penstock.run.memory.costs import bandwidth_of
 from penstock.run.memory.policy import bytes_of
 
-#: Calls before any is timed: plans that repeat have become CUDA graphs, and `auto` knows what calls
-#: save; fewer for loops that are longer than this.
-CALLS, LONG = 10, 1000
+#: Calls before any is timed: what is kept whole has become a CUDA graph after so many, and `auto`
+#: knows by then what calls save.
+CALLS = {"penstock, keep": 10, "penstock, auto": 4}
 
 #: Iterations that are run before anything is timed: loops run in windows by then.
 WARM = 6000
@@ -102,20 +102,23 @@ class Candidate:
             model: scanned_lstm(model, options.batch) for model in (self.near, self.far)
         }
 
-    def inputs(self, length: int) -> tuple[lstm.LSTM, Tensor]:
-        """The model for sequences of a length, and sequences; those that are large stay on the
-        host.
-        """
+    def model_for(self, length: int) -> lstm.LSTM:
+        """The model for sequences of a length: where they are large, they stay on the host."""
         options = self.options
         size = 4 * length * options.batch * options.inputs
+        return self.near if options.device == "cpu" or 2 * size <= options.cap else self.far
+
+    def inputs(self, length: int) -> tuple[lstm.LSTM, Tensor]:
+        """The model for sequences of a length, and sequences."""
+        options, model = self.options, self.model_for(length)
+        shape = (length, options.batch, options.inputs)
         draw = torch.Generator(options.device).manual_seed(length)
-        if options.device == "cpu" or 2 * size <= options.cap:
-            shape = (length, options.batch, options.inputs)
-            return self.near, torch.randn(shape, generator=draw, device=options.device)
-        steps = torch.empty(length, options.batch, options.inputs, pin_memory=True)
+        if model is self.near:
+            return model, torch.randn(shape, generator=draw, device=options.device)
+        steps = torch.empty(shape, pin_memory=True)
         for x in steps.unbind(0):
             x.copy_(torch.randn(x.shape, generator=draw, device=options.device))
-        return self.far, steps
+        return model, steps
 
     def step(self, model: lstm.LSTM, steps: Tensor) -> tuple[Tensor, ...]:
         """One step of training."""
@@ -129,7 +132,7 @@ class Candidate:
 
     def try_length(self, length: int) -> Trial | None:
         """Train on sequences of a length."""
-        calls = CALLS if length <= LONG else 3
+        calls = CALLS.get(self.name, 1 if self.name in BASELINES else 2)
         model, steps = self.inputs(length)
         step = partial(self.step, model, steps)
         return try_alone(step, self.options.device, calls, self.options.rounds)
@@ -137,10 +140,10 @@ class Candidate:
     def warm_up(self) -> None:
         """Train on short sequences as long as it takes until loops run as in the middle."""
         if self.options.device == "cuda" and self.name not in BASELINES:
-            for model in {self.inputs(length)[0] for length in self.options.lengths}:
-                length = min(self.options.lengths)
-                steps = self.inputs(length)[1]
-                steps = steps if model is self.near else steps.cpu().pin_memory()
+            length = min(self.options.lengths)
+            near = self.inputs(length)[1]
+            for model in {self.model_for(length) for length in self.options.lengths}:
+                steps = near if model is self.near else near.cpu().pin_memory()
                 for _ in range(-(-WARM // length)):
                     self.step(model, steps)
 

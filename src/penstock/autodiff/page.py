@@ -25,6 +25,7 @@ from penstock.plan.schedule import Integers, Launch
 from penstock.run.blocks import RunnableBlock
 from penstock.run.fused.indices import Indices
 from penstock.run.launch_graphs import Layout
+from penstock.run.memory.read_ahead import ReadAhead
 
 #: What a backward half gives, and for each differentiated operand where its gradient is in it.
 HalfResults = tuple[Sequence[torch.Tensor | None], Sequence[int | Contraction | None]]
@@ -66,6 +67,8 @@ class Page:
     is_graphed: bool = False
     #: How saved values lie in what a graph has left; None where each is a tensor of its own.
     layout: Layout | None = None
+    #: Brings rows of the host to their device, for graphs.
+    ahead: ReadAhead | None = None
 
     @property
     def rows(self) -> int:
@@ -176,7 +179,9 @@ class Page:
         if graph is None:
             return None
         # Factors of weight gradients may have to wait for others; all else is used at once.
-        return [values.clone() if waits(values) else values for values in graph.run(tensors)]
+        assert self.ahead is not None
+        found = graph.run(tensors, self.ahead.fetch)
+        return [values.clone() if waits(values) else values for values in found]
 
     def read_saved(self, position: int) -> torch.Tensor:
         """A saved value, unless it has been changed since."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from functools import cached_property, partial
 from math import prod
 from typing import NamedTuple
@@ -53,7 +53,8 @@ class LaunchGraphs:
         fixed: Collection[int],
     ) -> LaunchGraph | None:
         """The graph for operands like these, of which those at the `fixed` places are rarely
-        others; None where the function is to be called.
+        others; None where the function is to be called. Operands on the host are those that the
+        function only moves: the graph takes them on its device.
         """
         key = _key(rows, tensors, sizes)
         if key is None:
@@ -87,12 +88,21 @@ def _key(rows: int, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> Ha
     """What launches of one graph have in common; None for those that have none."""
     if Fusion.mode == "never" or not tensors or is_capturing():
         return None
-    stream = stream_of(tensors[0].device)
-    if stream is None or len({tensor.device for tensor in tensors}) > 1:
+    device = device_of(tensors)
+    stream = None if device is None else stream_of(device)
+    if stream is None:
         return None
     kinds = [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors]
     where = threading.get_ident(), stream, torch.get_float32_matmul_precision()
     return (rows, *sizes, *kinds, *where)
+
+
+def device_of(tensors: Sequence[torch.Tensor]) -> torch.device | None:
+    """The one device beside the host that tensors are on; the host, if all are there."""
+    devices = {tensor.device for tensor in tensors}
+    if len(devices) > 1:
+        devices = {device for device in devices if device.type != "cpu"}
+    return devices.pop() if len(devices) == 1 else None
 
 
 def stream_of(device: torch.device) -> int | None:
@@ -114,14 +124,16 @@ class LaunchGraph:
         #: Operands that are read where they are.
         self.fixed = {place: tensors[place] for place in fixed}
         self.places = [k for k in range(len(tensors)) if k not in fixed]
+        device = device_of(tensors)
+        assert device is not None
         operands = list(tensors)
         for place in self.places:
-            operands[place] = torch.empty_like(tensors[place])
+            operands[place] = torch.empty_like(tensors[place], device=device)
         #: The memory into which operands are copied.
         self.operands = [operands[place] for place in self.places]
         self._compute = partial(function, rows, *operands, *sizes)
         self.results: Sequence[torch.Tensor] = ()
-        self.graph = capture(self.compute, tensors[0].device)
+        self.graph = capture(self.compute, device)
         lying = {_lying(operand): place for place, operand in enumerate(operands)}
         given: Sequence[torch.Tensor] = self.results
         found = {k: lying.get(_lying(each)) for k, each in enumerate(given)}
@@ -138,9 +150,16 @@ class LaunchGraph:
             tensors[place].data_ptr() == known.data_ptr() for place, known in self.fixed.items()
         )
 
-    def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The results for operands, until the next replay."""
-        torch._foreach_copy_(self.operands, [tensors[place] for place in self.places])
+    def run(
+        self, tensors: Sequence[torch.Tensor], upload: Callable[[torch.Tensor], torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """The results for operands, until the next replay; `upload` brings those on the host to the
+        device.
+        """
+        here = [tensors[place] for place in self.places]
+        is_near = [values.device == own.device for values, own in zip(here, self.operands)]
+        here = [each if near else upload(each) for each, near in zip(here, is_near, strict=True)]
+        torch._foreach_copy_(self.operands, here)
         self.graph.replay()
         found = list(self.results)
         for k, place in self.passed.items():

@@ -29,11 +29,12 @@ from penstock.plan.schedule import Array, Kind, Shared, Span
 from penstock.run.arenas import Arena
 from penstock.run.engine import Columns
 from penstock.run.kept_plans import KeptPlan
-from penstock.run.launch_graphs import LaunchGraph
+from penstock.run.launch_graphs import LaunchGraph, device_of
 from penstock.run.memory.costs import bandwidth_of
 from penstock.run.memory.exhaustion import is_out_of_memory
 from penstock.run.memory.lasting import give_back_lasting
 from penstock.run.memory.policy import Policy
+from penstock.run.memory.read_ahead import ReadAhead
 from penstock.run.prepared import Prepared, PreparedLaunch, PreparedReceipt, is_repeatable
 from penstock.run.recording import building_time
 
@@ -87,6 +88,8 @@ class Bounded(Taping):
         self.layouts: list[Layout] | None = None
         #: Arenas in which segments run again, during a backward pass.
         self.arenas_again: list[Arena] | None = None
+        #: For each device what brings rows of the host there.
+        self.ahead: dict[torch.device, ReadAhead] = {}
 
     def is_own(self, arena: int) -> bool:
         """Whether nobody but this run writes to an arena."""
@@ -127,11 +130,13 @@ class Bounded(Taping):
         self, form: Form, page: Page, tensors: Sequence[torch.Tensor]
     ) -> Sequence[torch.Tensor]:
         """The same as a CUDA graph, where it is met often: a plan whose pages leave is none."""
-        page.is_graphed = self.recorder is None and isinstance(form, TrainingForm)
+        page.is_graphed = self.recorder is None and _may_be_graphed(form, page, tensors)
         graph = _graph_of(form, page, tensors) if page.is_graphed else None
+        page.ahead = self._read_ahead(tensors) if page.is_graphed else None
         if graph is None:
             return super()._run_form(form, page, tensors)
-        found, count = graph.run(tensors), form.output_count
+        assert page.ahead is not None
+        found, count = graph.run(tensors, page.ahead.fetch), form.output_count
         page.layout, saved = graph.keep(found, count)
         page.save([self._owned(values) for values in saved])
         targets = page.launch.targets
@@ -139,6 +144,20 @@ class Bounded(Taping):
             values.clone() if isinstance(target, Span) and target.is_whole else values
             for values, target in zip(found[:count], targets, strict=True)
         ]
+
+    def _read_ahead(self, tensors: Sequence[torch.Tensor]) -> ReadAhead | None:
+        """What brings rows to the device of a launch."""
+        device = device_of(tensors)
+        if device is None:
+            return None
+        if device not in self.ahead:
+            self.ahead[device] = ReadAhead(device)
+        return self.ahead[device]
+
+    def _stop_reading(self) -> None:
+        """Rows of the host are the caller's again."""
+        for ahead in self.ahead.values():
+            ahead.close()
 
     def saved_bytes(self) -> int:
         """Bytes that are held for a backward pass."""
@@ -148,6 +167,7 @@ class Bounded(Taping):
         """No more steps come."""
         if self.layouts is None:
             self.layouts = list(map(layout_of, self.arenas))
+            self._stop_reading()
             self.strategy.finish(self)
             if self.recorder is not None and (text := self.strategy.explain()):
                 self.recorder.record.notes.append(text)
@@ -209,7 +229,19 @@ class Bounded(Taping):
     def rest(self) -> None:
         """A backward pass is over, or has failed."""
         self.arenas_again, self.mirrors = None, {}
+        self._stop_reading()
         self.strategy.rest()
+
+
+def _may_be_graphed(form: Form, page: Page, tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether the halves of a launch can be graphs: what it reads of the host it only moves."""
+    if not isinstance(form, TrainingForm) or device_of(tensors) is None:
+        return False
+    if all(tensor.device == tensors[0].device for tensor in tensors):
+        return True
+    places = [k for k, spec in enumerate(page.block.inputs) if spec.kind != "size"]
+    hosted = {places[k] for k, tensor in enumerate(tensors) if tensor.device.type == "cpu"}
+    return hosted <= page.block.moved
 
 
 def _graph_of(form: Form, page: Page, tensors: Sequence[torch.Tensor]) -> LaunchGraph | None:
@@ -226,7 +258,7 @@ def _give(made: object, page: Page | None) -> None:
         return
     assert isinstance(made, Page)
     page.form, page.graph, page.sizes = made.form, made.graph, made.sizes
-    page.layout, page.is_graphed = made.layout, made.is_graphed
+    page.layout, page.is_graphed, page.ahead = made.layout, made.is_graphed, made.ahead
     page.saved, page.versions, page.is_apart = made.saved, made.versions, made.is_apart
 
 
