@@ -236,7 +236,7 @@ def measure(options: argparse.Namespace) -> Iterator[Figures]:
     """All lengths."""
     if options.full_sizes:
         options.hidden = options.batch = options.inputs = 512
-        options.budget, options.cap = 2 << 30, 6 << 30
+        options.budget, options.cap = 2 << 30, 11 << 29
     if options.heavy:
         options.hidden = options.inputs = 4096
         options.batch, options.lengths = 512, [64]
@@ -263,7 +263,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget", type=bytes_of, default="4MiB", help="for saved values")
     parser.add_argument("--cap", type=bytes_of, default="8GiB", help="for all memory of a GPU")
     parser.add_argument(
-        "--full-sizes", action="store_true", help="512 units, batch 512, 2 GiB of 6 GiB"
+        "--full-sizes", action="store_true", help="512 units, batch 512, 2 GiB of 5.5 GiB"
     )
     parser.add_argument("--heavy", action="store_true", help="4,096 units, batch 512, 1 GiB")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")

@@ -131,8 +131,8 @@ def test_device_memory_does_not_grow_with_inputs_on_the_host():
         return torch.cuda.max_memory_allocated() - before
 
     for policy in ("swap", "recompute", "auto"):
-        peak(policy, 300)
-        assert peak(policy, 3000) < 1.2 * peak(policy, 300) + (1 << 20), policy
+        peak(policy, 1500)
+        assert peak(policy, 4000) < 1.1 * peak(policy, 1500) + (4 << 20), policy
 
 
 def test_bytes_come_back_from_pinned_memory_in_any_order():

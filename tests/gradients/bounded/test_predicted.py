@@ -11,6 +11,7 @@ import penstock as ps
 from penstock.autodiff.bounded import runs as runs_module
 from penstock.autodiff.bounded.predicting import Fitting, History, Predicted, Saved, Way, find_ways
 from penstock.run.memory.costs import Bandwidth
+from penstock.run.windows import loop_windows
 from tests.fused import fused_without_compiler
 from tests.gradients.bounded.runs import bounded_runs
 
@@ -88,7 +89,7 @@ def test_every_way_gives_the_gradients(way, is_fused, w, monkeypatch):
     train(w, "auto", "1MiB")  # from now on something is known
     monkeypatch.setattr(runs_module, "find_ways", lambda *facts: [way])
     budget = "1MiB" if way.is_kept else 300
-    with fused_without_compiler() if is_fused else ps.profile():
+    with loop_windows(False), fused_without_compiler() if is_fused else ps.profile():
         for _ in range(2):
             strategy, found, text = train(w, "auto", budget)
             assert way.name in text

@@ -313,7 +313,10 @@ class BoundedRun(Bounded, TapedRun):
         if isinstance(strategy, Choosing):
             saved = strategy.saved
             if saved is not None:
-                seconds = inf if history is None else history.seconds
+                seconds = inf
+                if history is not None and saved.everything:
+                    times = saved.everything / max(history.saved.everything, 1)
+                    seconds = times * history.seconds
                 self.executable.saved[self.wires] = History(saved, watch, seconds)
         elif isinstance(strategy, Predicted) and not isinstance(strategy, Fitting):
             assert history is not None
