@@ -45,7 +45,7 @@ from penstock.run.memory.policy import bytes_of
 
 #: Calls before any is timed: what is kept whole has become a CUDA graph after so many, and `auto`
 #: knows by then what calls save.
-CALLS = {"penstock, keep": 10, "penstock, auto": 4}
+CALLS = {"penstock, keep": 10, "penstock, auto": 5}
 
 #: Iterations that are run before anything is timed: loops run in windows by then.
 WARM = 6000

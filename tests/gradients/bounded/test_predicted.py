@@ -114,3 +114,19 @@ def test_a_longer_call_than_was_predicted_stays_inside_the_budget(w, monkeypatch
     assert strategy.store.sent
     assert strategy.store.peak < 2000 + 1000
     torch.testing.assert_close(found, train(w)[1])
+
+
+def test_a_plan_with_inputs_beyond_the_budget_is_not_captured(w, monkeypatch):
+    """A captured plan has a copy of its inputs, which may be more than there is room for."""
+    monkeypatch.setattr(runs_module, "find_ways", lambda *facts: [WAYS[0]])
+
+    def last_run():
+        for _ in range(3):
+            with bounded_runs() as runs, ps.memory("auto", budget="1MiB"):
+                gated.map(sequences(7, 4, 9), ps.shared(w))
+        assert type(runs[0].strategy) is Fitting
+        return runs[0]
+
+    assert last_run().may_be_captured
+    monkeypatch.setattr(runs_module, "input_bytes", lambda columns: 2 * MIB)
+    assert not last_run().may_be_captured

@@ -15,11 +15,11 @@ import torch
 
 from penstock.autodiff.bounded.choosing import Choosing, strategy_for
 from penstock.autodiff.bounded.folding import Values, gathered
+from penstock.autodiff.bounded.graphed import graph_of, input_bytes, may_be_graphed
 from penstock.autodiff.bounded.ledger import Rows, lent_ranges
 from penstock.autodiff.bounded.predicting import Fitting, History, Predicted, Stopwatch, find_ways
 from penstock.autodiff.bounded.segments import Segment, SegmentStep
 from penstock.autodiff.forms import Form
-from penstock.autodiff.joint import TrainingForm
 from penstock.autodiff.page import Page
 from penstock.autodiff.tape import Tape, Taping
 from penstock.autodiff.taped_run import TapedRun
@@ -29,7 +29,7 @@ from penstock.plan.schedule import Array, Kind, Shared, Span
 from penstock.run.arenas import Arena
 from penstock.run.engine import Columns
 from penstock.run.kept_plans import KeptPlan
-from penstock.run.launch_graphs import LaunchGraph, device_of
+from penstock.run.launch_graphs import device_of
 from penstock.run.memory.costs import bandwidth_of
 from penstock.run.memory.exhaustion import is_out_of_memory
 from penstock.run.memory.lasting import give_back_lasting
@@ -130,8 +130,8 @@ class Bounded(Taping):
         self, form: Form, page: Page, tensors: Sequence[torch.Tensor]
     ) -> Sequence[torch.Tensor]:
         """The same as a CUDA graph, where it is met often: a plan whose pages leave is none."""
-        page.is_graphed = self.recorder is None and _may_be_graphed(form, page, tensors)
-        graph = _graph_of(form, page, tensors) if page.is_graphed else None
+        page.is_graphed = self.recorder is None and may_be_graphed(form, page, tensors)
+        graph = graph_of(form, page, tensors) if page.is_graphed else None
         page.ahead = self._read_ahead(tensors) if page.is_graphed else None
         if graph is None:
             return super()._run_form(form, page, tensors)
@@ -233,25 +233,6 @@ class Bounded(Taping):
         self.strategy.rest()
 
 
-def _may_be_graphed(form: Form, page: Page, tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether the halves of a launch can be graphs: what it reads of the host it only moves."""
-    if not isinstance(form, TrainingForm) or device_of(tensors) is None:
-        return False
-    if all(tensor.device == tensors[0].device for tensor in tensors):
-        return True
-    places = [k for k, spec in enumerate(page.block.inputs) if spec.kind != "size"]
-    hosted = {places[k] for k, tensor in enumerate(tensors) if tensor.device.type == "cpu"}
-    return hosted <= page.block.moved
-
-
-def _graph_of(form: Form, page: Page, tensors: Sequence[torch.Tensor]) -> LaunchGraph | None:
-    """The forward half of a launch as a graph."""
-    assert isinstance(form, TrainingForm)
-    specs = [spec for spec in page.block.inputs if spec.kind != "size"]
-    fixed = [k for k, spec in enumerate(specs) if spec.kind == "uniform"]
-    return form.graphs_of(form.forward).find(page.rows, tensors, page.sizes, fixed)
-
-
 def _give(made: object, page: Page | None) -> None:
     """A page gets what its launch has left now."""
     if page is None:
@@ -296,7 +277,7 @@ class BoundedRun(Bounded, TapedRun):
         strategy = self.strategy
         if isinstance(strategy, Predicted) and strategy.fits(plan.saved.get(self.saves_rows)):
             self.strategy = Fitting(strategy.policy, strategy.history, strategy.ways)
-            self.may_be_captured = True
+            self.may_be_captured = input_bytes(columns) <= (strategy.policy.budget or 0)
         super()._run_again(plan, columns)
 
     def finish(self) -> None:
