@@ -77,7 +77,10 @@ class PreparedLaunch:
     ) -> FusedLaunch | None:
         """The launch as it may be run compiled for some purpose."""
         if what not in self.fused:
-            with torch.inference_mode(False):  # runs that are differentiated may use it
+            if torch.is_inference_mode_enabled():  # runs that are differentiated may use it
+                with torch.inference_mode(False):
+                    self.fused[what] = bind(run)
+            else:
                 self.fused[what] = bind(run)
         return self.fused[what]
 
