@@ -86,9 +86,7 @@ class GradientsSoFar:
         found = self.windows.get(key)
         if found is None:
             found = self.windows[key] = wire, Window(how)
-        gradient = found[1].add(factors if is_own else [*map(self._owned, factors)])
-        if gradient is not None:
-            self.add_uniform(wire, gradient)
+        found[1].add(factors if is_own else [*map(self._owned, factors)])
 
     def _owned(self, values: torch.Tensor) -> torch.Tensor:
         """Values in memory that nobody writes to: slots are used again before a window is full."""
