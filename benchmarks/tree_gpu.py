@@ -6,7 +6,9 @@ hand-batched programs under torch autograd as well. The bound is a schedule made
 arenas and a backward pass written out, captured in one CUDA graph: it costs the host nothing, and
 it runs for these trees only. A known plan has been run ten times before. Batches "from a loader"
 were prepared beforehand by what a DataLoader's workers would call (`f.collate`, or levels by hand);
-no loader runs, and preparing is not timed. Does nothing where there is no CUDA device.
+no loader runs, and preparing is not timed. With `--precision bfloat16` all run under autocast, and
+programs whose backward pass is written by hand are left out. Does nothing where there is no CUDA
+device.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -47,49 +49,69 @@ NOTES = {
 }
 
 
-def candidates_of(subject: TreeSubject, weights: Tensor | None) -> dict[str, Callable[[], Any]]:
-    """Every way that does not need a CUDA graph: to the loss and the gradients, or to the roots
-    where there are no weights of a loss.
+Candidates: TypeAlias = dict[str, Callable[[], Any]]
+
+
+def by_autograd(subject: TreeSubject, weights: Tensor | None, *, is_half: bool) -> Candidates:
+    """Every way that torch differentiates: to the loss and the gradients, or to the roots where
+    there are no weights of a loss; under autocast where they are to have half the bits.
     """
-    schedule = subject.schedule()
 
     def run(forward: Forward) -> Any:
-        if weights is None:
-            return forward()
-        return loss_and_gradients(subject.model, forward, weights)
-
-    def run_schedule(schedule: ArenaSchedule) -> Any:
-        return schedule.infer() if weights is None else schedule.train(weights)
+        with torch.autocast("cuda", torch.bfloat16, enabled=is_half):
+            if weights is None:
+                return forward()
+            return loss_and_gradients(subject.model, forward, weights)
 
     ways = {**subject.forwards(), **subject.loaded()}
     if len(subject.trees) > MANY:
         del ways["per sample (a)"]
+    return {name: partial(run, forward) for name, forward in ways.items()}
+
+
+def by_schedule(subject: TreeSubject, weights: Tensor | None) -> Candidates:
+    """Ways with a schedule and a backward pass made by hand; one is a CUDA graph."""
+    schedule = subject.schedule()
+
+    def run(schedule: ArenaSchedule) -> Any:
+        return schedule.infer() if weights is None else schedule.train(weights)
+
+    ready = partial(run, schedule)
     return {
-        **{name: partial(run, forward) for name, forward in ways.items()},
-        "arena by hand (d)": lambda: run_schedule(subject.schedule()),
-        READY: lambda: run_schedule(schedule),
+        "arena by hand (d)": lambda: run(subject.schedule()),
+        READY: ready,
+        BOUND: CapturedCall(ready),
     }
 
 
-def measure_batch(subject: TreeSubject, hidden: int, mode: str, rounds: int) -> Comparison:
+def measure_batch(
+    subject: TreeSubject, hidden: int, mode: str, options: argparse.Namespace
+) -> Comparison:
     """One batch size, in training or inference."""
     batch, training = len(subject.trees), mode == "training"
+    is_half = options.precision == "bfloat16"
     device = subject.model.leaf_gates.weight.device
-    candidates = candidates_of(subject, torch.randn(hidden, device=device) if training else None)
-    candidates[BOUND] = CapturedCall(candidates[READY])
+    weights = torch.randn(hidden, device=device) if training else None
+    candidates = by_autograd(subject, weights, is_half=is_half)
+    parts: Candidates = {}
+    if not is_half:
+        candidates |= by_schedule(subject, weights)
+        products = Products(subject.layers(), device)
+        run_products = products.forward_and_backward if training else products.forward
+        parts = {"products alone": run_products}
     warm_up([candidates[name] for name in ("penstock", LOADED, KNOWN)])
-    products = Products(subject.layers(), device)
     left_out = {"per sample (a)": f"slow, see batches up to {MANY}"} if batch > MANY else {}
+    precision = ", bfloat16" if is_half else ""
     return compare(
-        f"Tree-LSTM {mode} on a GPU, hidden {hidden}, batch {batch}",
+        f"Tree-LSTM {mode} on a GPU, hidden {hidden}, batch {batch}{precision}",
         candidates,
         reference=REFERENCE,
-        parts={"products alone": products.forward_and_backward if training else products.forward},
-        bound=BOUND,
+        parts=parts,
+        bound=None if is_half else BOUND,
         work=batch,
         unit="trees",
-        rounds=rounds,
-        tolerance=2e-2,
+        rounds=options.rounds,
+        tolerance=0.1 if is_half else 2e-2,
         notes=NOTES,
         missing={**left_out, **subject.missing},
     )
@@ -101,7 +123,7 @@ def measure(options: argparse.Namespace) -> Iterator[Comparison]:
     for hidden, subject in subjects(options):
         for mode in options.modes:
             with torch.set_grad_enabled(mode == "training"):
-                result = measure_batch(subject, hidden, mode, options.rounds)
+                result = measure_batch(subject, hidden, mode, options)
             yield result
 
 
@@ -110,6 +132,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_tree_options(parser)
     modes = ("training", "inference")
     parser.add_argument("--modes", nargs="+", choices=modes, default=list(modes))
+    parser.add_argument("--precision", choices=("tf32", "bfloat16"), default="tf32")
     parser.set_defaults(device="cuda", rounds=5, batches=[1, 10, 25, 64, 256, 1024])
 
 

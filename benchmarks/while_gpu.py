@@ -3,6 +3,7 @@
 A loop with a trivial body on a CUDA device, under no_grad, that goes on while a value computed on
 the device is below a limit. Eagerly the host reads that value in every iteration. The scalar loop
 has one operation in its body, the vector loop four on 16 elements; both run as one Triton program.
+The layer loop has a product with a matrix of 64 x 64: it runs as a CUDA graph with a WHILE node.
 Collatz and relaxation with gradients are those of `native_loops`, many rows of which each makes its
 own number of iterations. Does nothing where there is no CUDA device.
 """
@@ -21,6 +22,9 @@ from benchmarks.harness import Comparison, compare
 from benchmarks.native_loops import compare_collatz, compare_relaxation
 from benchmarks.script import run_script
 
+#: A loop on a state, up to a limit.
+Code = Callable[[Tensor, Tensor], Any]
+
 REFERENCE = "eager, a read in each iteration"
 
 
@@ -38,14 +42,30 @@ def vector_loop(x: Tensor, limit: Tensor) -> Any:
     return x
 
 
-class Loop(NamedTuple):
-    """A loop in plain Python, and the shape of its state."""
+def make_layer_loop(device: str) -> Code:
+    """Three operations in the body, one of them a product with a matrix."""
+    weight = torch.eye(64, device=device)
 
-    code: Callable[[Tensor, Tensor], Any]
+    def layer_loop(x: Tensor, limit: Tensor) -> Any:
+        while x.amax() < limit:
+            x = torch.relu(x @ weight) + 1
+        return x
+
+    return layer_loop
+
+
+class Loop(NamedTuple):
+    """Makes a loop in plain Python for a device; and the shape of its state."""
+
+    make: Callable[[str], Code]
     shape: tuple[int, ...]
 
 
-LOOPS = {"scalar": Loop(scalar_loop, ()), "vector": Loop(vector_loop, (16,))}
+LOOPS = {
+    "scalar": Loop(lambda device: scalar_loop, ()),
+    "vector": Loop(lambda device: vector_loop, (16,)),
+    "layer": Loop(make_layer_loop, (64,)),
+}
 
 #: Loops of many rows.
 ROWS = {"collatz": compare_collatz, "relaxation": compare_relaxation}
@@ -53,7 +73,8 @@ ROWS = {"collatz": compare_collatz, "relaxation": compare_relaxation}
 
 def measure_loop(name: str, options: argparse.Namespace) -> Comparison:
     """One loop, from one to the number of iterations."""
-    code, shape = LOOPS[name]
+    make, shape = LOOPS[name]
+    code = make(options.device)
     x = torch.ones(shape, device=options.device)
     limit = torch.tensor(1.0 + options.iterations, device=options.device)
     program = ps.function(code)

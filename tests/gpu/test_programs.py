@@ -9,9 +9,6 @@ from tests.semantics.ways import run_map, run_plain
 
 pytestmark = pytest.mark.gpu
 
-#: Programs that carry a Python number on the host where their body returns one on the device.
-HOST_NUMBERS = ("running_statistics", "greedy_decoding", "beam_search", "matrix_power")
-
 FLOATING = [name for name, program in PROGRAMS.items() if torch.float64 in program.dtypes]
 
 
@@ -21,13 +18,7 @@ def on_cpu(value):
     )
 
 
-def entries(names):
-    reason = "a number carried by a loop does not yet follow the body's device"
-    mark = pytest.mark.xfail(strict=True, reason=reason)
-    return [pytest.param(n, marks=mark) if n in HOST_NUMBERS else n for n in names]
-
-
-@pytest.mark.parametrize("name", entries(FLOATING))
+@pytest.mark.parametrize("name", FLOATING)
 def test_values_agree_with_plain_python_on_the_cpu(name):
     with torch.no_grad():
         expected = run_plain(PROGRAMS[name].case(torch.float64))
@@ -36,7 +27,7 @@ def test_values_agree_with_plain_python_on_the_cpu(name):
         assert_agree(on_cpu(left), right, f"instance {number}")
 
 
-@pytest.mark.parametrize("name", entries(n for n in FLOATING if PROGRAMS[n].differentiable))
+@pytest.mark.parametrize("name", [n for n in FLOATING if PROGRAMS[n].differentiable])
 def test_gradients_agree_with_plain_python_on_the_cpu(name):
     plain = PROGRAMS[name].case(torch.float64)
     mapped = PROGRAMS[name].case(torch.float64, device="cuda")

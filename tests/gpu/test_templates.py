@@ -59,3 +59,23 @@ def test_a_run_that_has_not_gone_backward_keeps_its_template(twin):
     for seed in range(SEEN + 2):
         twin.check(gradients(trees(seed)))
     twin.check(run)
+
+
+def test_fresh_plans_are_graphs_under_autocast_too(twin):
+    for model in (twin.model, twin.plain):
+        model.float()
+
+    def run(model, seed):
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model.forward.map(trees(seed), out="stack").float().square().sum()
+        return torch.autograd.grad(loss, list(model.parameters()))
+
+    for seed in range(SEEN + 4):
+        found = run(twin.model, seed)
+        with ps.set_fusion("never"):
+            expected = run(twin.plain, seed)
+        for gradient, wanted in zip(found, expected, strict=True):
+            torch.testing.assert_close(
+                gradient, wanted, rtol=0.05, atol=0.05 * float(wanted.abs().max())
+            )
+    assert len(templates(twin.model)) == 1

@@ -236,3 +236,10 @@ def test_nothing_is_shared_where_memory_is_bounded_or_rows_are_all_different():
         leaf.map([0, 1, 2, 3])
     distinct._is_always.reset(token)
     assert found == [(8, 8), (4, 4)]
+
+
+def test_rows_that_print_are_all_run(capsys):
+    vectors = table()
+    program = ps.function(lambda i: ps.print(vectors[i], "row") * 2)
+    program.map(TOKENS)
+    assert capsys.readouterr().out.count("row") == len(TOKENS)

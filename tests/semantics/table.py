@@ -40,6 +40,10 @@ class Maker:
         values = torch.randn(shape, generator=self._generator, dtype=torch.float64)
         return (values * scale).to(self.device, self.dtype)
 
+    def tensor(self, values: Any) -> Tensor:
+        """These values, of the case's dtype."""
+        return torch.tensor(values, dtype=self.dtype, device=self.device)
+
     def uniform(self, low: float, high: float, *shape: int) -> Tensor:
         """Uniform values of the case's dtype."""
         values = torch.rand(shape, generator=self._generator, dtype=torch.float64)

@@ -69,7 +69,7 @@ def _loop_form(block: RowLoopBlock, operands: Sequence[int], results: Sequence[i
 def _device_form(
     block: DeviceLoopBlock, operands: Sequence[int], results: Sequence[int]
 ) -> DeviceLoopForm | AutogradForm:
-    form = compiled_or_none(lambda: DeviceLoopForm(block, operands, results))
+    form = compiled_or_none(lambda: DeviceLoopForm(block, operands, results), "Triton")
     count = len(block.block.results)
     return form or AutogradForm(block.run_plain, block.inputs, operands, results, count)
 

@@ -1,7 +1,8 @@
 """`cond` and `switch` in a trace: every branch becomes a body, and their results are joined.
 
 Branches read outer values directly. Their results must agree in structure, dtype, shape and device;
-dynamic dimensions that differ become a fresh one. A branch that needs the result of an unfinished
+dynamic dimensions that differ become a fresh one, and a number on the host follows what another
+branch gives to its device. A branch that needs the result of an unfinished
 recursion is left out while the types of that recursion are being found.
 """
 
@@ -19,7 +20,8 @@ from penstock.calls.structure import (
     leaf_paths,
     unflatten,
 )
-from penstock.capture.leaf_types import LeafType, StaticLeaf, join, leaf_type, wrap_leaves
+from penstock.capture.following import join_following, placed
+from penstock.capture.leaf_types import LeafType, StaticLeaf, leaf_type, wrap_leaves
 from penstock.capture.leaves import as_values
 from penstock.capture.location import user_line
 from penstock.capture.predicates import is_decided, predicate
@@ -32,6 +34,7 @@ from penstock.ir.program import AsSequence, Body, Branch, Node
 from penstock.ir.types import TensorType, Type
 
 if TYPE_CHECKING:
+    from penstock.capture.scopes import Scope
     from penstock.capture.tracer import Tracer
 
 
@@ -43,7 +46,7 @@ class _Outcome:
     returned: Any
     leaves: list[Any]
     structure: Structure
-    body: Body
+    scope: Scope
 
 
 def trace_cond(
@@ -102,8 +105,7 @@ def _trace(
     leaves = _join_all(tracer, what, resolved)
     types = [leaf.type for leaf in leaves if isinstance(leaf, LeafType)]
     bodies = tuple(
-        with_sequences(tracer, item.body, types) if isinstance(item, _Outcome) else _NO_BODY
-        for item in outcomes
+        _body(tracer, item, leaves) if isinstance(item, _Outcome) else _NO_BODY for item in outcomes
     )
     outputs = tracer.emit(Branch(bodies, is_cond), (index,), types)
     return unflatten(resolved[0].structure, wrap_leaves(tracer, outputs, leaves))
@@ -124,8 +126,17 @@ def _trace_body(
         returned = as_values(returned, f"{what}: what {name} returns", "result")
         leaves, structure = flatten(returned)
         leaves = [tracer.leaf(leaf) for leaf in leaves]
-        outputs = [tracer.read(leaf) for leaf in leaves if is_traced(leaf)]
-        return _Outcome(name, returned, leaves, structure, scope.body(outputs))
+        return _Outcome(name, returned, leaves, structure, scope)
+
+
+def _body(tracer: Tracer, outcome: _Outcome, joined: Sequence[LeafType | StaticLeaf]) -> Body:
+    """The body of a branch, whose results are of the types that all branches can give."""
+    types = [leaf.type for leaf in joined if isinstance(leaf, LeafType)]
+    traced = [leaf for leaf in outcome.leaves if is_traced(leaf)]
+    with tracer.reopened(outcome.scope):
+        pairs = zip(traced, types, strict=True)
+        outputs = [tracer.read(placed(tracer, leaf, type_)) for leaf, type_ in pairs]
+    return with_sequences(tracer, outcome.scope.body(outputs), types)
 
 
 def with_sequences(tracer: Tracer, body: Body, types: Sequence[Type]) -> Body:
@@ -159,10 +170,10 @@ def _join_all(tracer: Tracer, what: str, outcomes: list[_Outcome]) -> list[LeafT
                 what, first, other, "", describe(first.returned), describe(other.returned)
             ) from None
         if first.structure != other.structure:
-            other = _reordered(tracer, first, other)
+            other = _reordered(first, other)
         for number, leaf in enumerate(other.leaves):
             known, found = joined[number], leaf_type(leaf)
-            both = join(tracer, known, found)
+            both = join_following(tracer, known, found)
             if both is None:
                 path = leaf_paths(first.returned, "result")[number]
                 raise _clash(what, first, other, path, str(known), str(found))
@@ -170,14 +181,10 @@ def _join_all(tracer: Tracer, what: str, outcomes: list[_Outcome]) -> list[LeafT
     return joined
 
 
-def _reordered(tracer: Tracer, first: _Outcome, other: _Outcome) -> _Outcome:
+def _reordered(first: _Outcome, other: _Outcome) -> _Outcome:
     """The outcome with its leaves in the order of the first (dicts may differ in it)."""
     numbered = unflatten(other.structure, range(len(other.leaves)))
     order = flatten_like(first.structure, numbered)
-    traced = [number for number in range(len(other.leaves)) if is_traced(other.leaves[number])]
-    outputs = dict(zip(traced, other.body.outputs, strict=True))
-    values = tuple(outputs[number] for number in order if number in outputs)
-    other.body = Body(other.body.inputs, other.body.nodes, values)
     other.leaves = [other.leaves[number] for number in order]
     other.structure = first.structure
     return other

@@ -1,8 +1,8 @@
 """Loops in a trace: condition and body become bodies over the carried values.
 
 The carried types are found by tracing: a dynamic dimension that an iteration changes gets a symbol
-of its own and an array learns its element type, until nothing changes. Any other change of type is
-an error.
+of its own, an array learns its element type, and a number on the host follows what the body returns
+to its device, until nothing changes. Any other change of type is an error.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from penstock.calls.structure import (
     unflatten,
 )
 from penstock.capture.branches import is_traced, with_sequences
+from penstock.capture.following import can_follow, placed
 from penstock.capture.leaf_types import LeafType, leaf_type, wrap_leaf
 from penstock.capture.leaves import as_values
 from penstock.capture.location import user_line
@@ -168,6 +169,7 @@ class LoopTrace:
             types = found
         else:
             raise InternalError(f"{self.state.loop}: the carried types do not settle")
+        carried = {n: placed(tracer, leaf, types[n].type) for n, leaf in carried.items()}
         loop = Loop(condition, body, self.maximum_iterations, self.parallel_iterations)
         results = {n: self._result_type(n, type_) for n, type_ in types.items()}
         outputs = tracer.emit(loop, list(carried.values()), [r.type for r in results.values()])
@@ -192,6 +194,8 @@ class LoopTrace:
             except UnresolvedRecursion as error:
                 tracer.signatures.missing.add(error.record)
                 returned = list(inputs)
+            for number, leaf in types.items():
+                returned[number] = placed(tracer, returned[number], leaf.type)
             found = {n: self._next_type(n, type_, returned[n]) for n, type_ in types.items()}
             self._check_static(types, leaves, returned)
             body = scope.body([tracer.read(returned[number]) for number in types])
@@ -228,6 +232,8 @@ class LoopTrace:
             if element is not None and element.is_dynamic:
                 return replace(carried, type=ArrayType(self._settled(expected.element, element)))
         elif isinstance(expected, TensorType) and isinstance(got, TensorType):
+            if can_follow(expected, got.device):
+                expected = replace(expected, device=got.device)
             shape = self._next_shape(number, expected, got)
             if shape is not None:
                 is_control = carried.is_control and found.is_control  # type: ignore[union-attr]

@@ -127,6 +127,8 @@ class RowLoop:
     """
 
     body: Body
+    #: Whether it is a loop of any torch calls instead, which its device runs as a whole.
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

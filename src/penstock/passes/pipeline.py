@@ -26,8 +26,9 @@ def program_to_graph(
 ) -> Graph:
     """Share computations, wrap the entry, place, analyse flow, slice control, lower, form blocks.
 
-    Loops of row-wise arithmetic on the kinds of devices in `closes_loops` are closed before they
-    are lowered; not in a program that is placed, since a closed loop runs on one device.
+    Loops of row-wise arithmetic on the kinds of devices in `closes_loops`, and whole loops where it
+    says so (see `close_row_loops`), are closed before they are lowered; not in a program that is
+    placed, since a closed loop runs on one device.
     """
     program = place_nodes(wrap_entry(share_computations(program)))
     may_close = bool(closes_loops) and not is_placed(program)

@@ -4,6 +4,7 @@ A loop qualifies where its condition and its body compute on scalars and small t
 shape by the operations of `row_operations`, with branches and loops of the same kind inside. What
 control needs stays where the planner can look ahead: a loop whose results steer the rest of the
 program, and which the host could run, is left as it is. So is a loop that is the same for all rows.
+Where asked for, loops of other torch calls are closed too, if the host would read their conditions.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from penstock.passes.flow import Flow
 from penstock.passes.row_calls import row_call
 from penstock.passes.row_types import count_elements, device_of, dtype_of, is_small, shape_of
 from penstock.passes.slicing import Slices
+from penstock.passes.whole_loops import is_whole_loop
 
 #: Elements of a value in native code, at most: each is a variable of its own.
 MOST_ELEMENTS = 16
@@ -40,8 +42,9 @@ MOST_OPERATIONS = 512
 
 
 def close_row_loops(flow: Flow, slices: Slices, kinds: Collection[str]) -> Program:
-    """The program with its row-wise loops on devices of these kinds ("cpu", "cuda") closed; the
-    program itself where it has none.
+    """The program with its row-wise loops on devices of these kinds ("cpu", "cuda") closed, and
+    other loops on those of the kinds "whole cpu" and "whole cuda"; the program itself where it has
+    no such loops.
     """
     closing = _Closing(flow, slices, kinds)
     functions = tuple(
@@ -75,9 +78,11 @@ class _Closing:
 
     def _node(self, node: Node) -> Iterator[Node]:
         if isinstance(node.operation, Loop) and self._qualifies(node):
-            self.count += 1
-            yield from self._close(node)
-            return
+            is_rowwise = self._is_rowwise(node)
+            if is_rowwise or self._is_whole(node, node.operation):
+                self.count += 1
+                yield from self._close(node, is_whole=not is_rowwise)
+                return
         yield replace(node, inputs=self._names(node.inputs), operation=self._inside(node))
 
     def _inside(self, node: Node) -> Operation:
@@ -97,12 +102,23 @@ class _Closing:
     def _qualifies(self, node: Node) -> bool:
         slices = self.slices
         steers = any(x in slices.needed and x in slices.controllable for x in node.outputs)
+        if steers or not slices.is_live(node):
+            return False
+        return any(self.flow.root(value) not in slices.uniform for value in _free_values(node))
+
+    def _kind(self, node: Node) -> str | None:
+        """The kind of the one device on which a loop runs."""
         device = _device_of(node)
-        if steers or not slices.is_live(node) or device is None:
+        return None if device is None else device.split(":")[0]
+
+    def _is_whole(self, node: Node, loop: Loop) -> bool:
+        if f"whole {self._kind(node)}" not in self.kinds:
             return False
-        if device.split(":")[0] not in self.kinds:
-            return False
-        if all(self.flow.root(value) in slices.uniform for value in _free_values(node)):
+        predicate = self.flow.root(loop.condition.outputs[0])
+        return predicate in self.slices.read and is_whole_loop(node, _inner_nodes(node))
+
+    def _is_rowwise(self, node: Node) -> bool:
+        if self._kind(node) not in self.kinds:
             return False
         counted = [self._cost(item) for item in _inner_nodes(node)]
         costs = [cost for cost in counted if cost is not None]
@@ -126,7 +142,7 @@ class _Closing:
 
     # ---- closing ---------------------------------------------------------------------------------
 
-    def _close(self, node: Node) -> Iterator[Node]:
+    def _close(self, node: Node, *, is_whole: bool) -> Iterator[Node]:
         """The captured tensors that the loop reads, then the closed loop."""
         for item in _inner_nodes(node):
             if isinstance(item.operation, Captured):
@@ -136,7 +152,7 @@ class _Closing:
         constants = {value: made for value in free if (made := self._constant(value)) is not None}
         inputs = tuple(value for value in free if value not in constants)
         body = Body(inputs, (*constants.values(), loop), loop.outputs)
-        yield replace(loop, operation=RowLoop(body), inputs=inputs, site=())
+        yield replace(loop, operation=RowLoop(body, is_whole), inputs=inputs, site=())
 
     def _constant(self, value: Value) -> Node | None:
         """A node that makes the value, if it is a number of the program."""

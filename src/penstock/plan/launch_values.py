@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from penstock.ir.graph import Home, Wire
 from penstock.plan.boxes import BoxTable
+from penstock.plan.bundles import Bundles
 from penstock.plan.schedule import (
     Array,
     Hosted,
+    Instruction,
     Integers,
+    Kind,
+    Launch,
     Operand,
     Shared,
     Span,
@@ -22,10 +27,45 @@ from penstock.plan.schedule import (
 from penstock.plan.slots import SequenceTable, SlotSpace
 
 if TYPE_CHECKING:
-    from penstock.plan.machine import Machine
+    from penstock.plan.linked import Group, LinkedNode
+    from penstock.plan.machine_state import ShapeOracle
+    from penstock.plan.places import Place
 
 
-def sequence_table(machine: Machine, wire: Wire) -> SequenceTable | None:
+class Launching(Protocol):
+    """What launches of blocks that mix ask of the machine that plans them."""
+
+    shapes: ShapeOracle
+    bundles: Bundles
+    #: Instructions of the firing at hand.
+    out: list[Instruction]
+    #: What gives up values that have arrived.
+    held: list[Callable[[], None]]
+
+    @property
+    def spaces(self) -> Sequence[Space]:
+        """The arenas."""
+
+    @property
+    def place(self) -> Callable[[Wire], Place]:
+        """Where the values of a slot wire live."""
+
+    def put_launch(self, node: LinkedNode, rows: Integers, launch: Launch) -> None:
+        """One more instruction, with the instances of its rows."""
+
+    def deliver(self, group: Group, rows: Integers, arrays: Sequence[Array]) -> None:
+        """Let results arrive."""
+
+
+class Space(Protocol):
+    """What is known of any arena."""
+
+    @property
+    def kind(self) -> Kind:
+        """What it holds."""
+
+
+def sequence_table(machine: Launching, wire: Wire) -> SequenceTable | None:
     """Where the sequences of a wire are; None for other values."""
     if wire.home is not Home.SLOT:
         return None
@@ -33,7 +73,7 @@ def sequence_table(machine: Machine, wire: Wire) -> SequenceTable | None:
     return place if isinstance(place, SequenceTable) else None
 
 
-def box_table(machine: Machine, wire: Wire) -> BoxTable | None:
+def box_table(machine: Launching, wire: Wire) -> BoxTable | None:
     """Where the boxed values of a wire are; None for other values."""
     if wire.home is not Home.SLOT:
         return None
@@ -41,7 +81,7 @@ def box_table(machine: Machine, wire: Wire) -> BoxTable | None:
     return place if isinstance(place, BoxTable) else None
 
 
-def operand_of(machine: Machine, wire: Wire, values: Array | None) -> Operand:
+def operand_of(machine: Launching, wire: Wire, values: Array | None) -> Operand:
     """An operand without dynamic dimensions; no values stand for a uniform one."""
     if values is None:
         return Shared(wire.number)
@@ -61,7 +101,7 @@ def elements_of(table: SequenceTable, numbers: Integers, length: int) -> Operand
 
 
 def new_values(
-    machine: Machine, wire: Wire, count: int, shape: tuple[int, ...] | None
+    machine: Launching, wire: Wire, count: int, shape: tuple[int, ...] | None
 ) -> tuple[Target, Integers]:
     """Fresh slots for one result of a launch, and what rows store of it."""
     place = machine.place(wire)
@@ -85,7 +125,7 @@ def new_values(
 
 
 def new_sequences(
-    machine: Machine, table: SequenceTable, base: Integers, lengths: Integers, length: int | None
+    machine: Launching, table: SequenceTable, base: Integers, lengths: Integers, length: int | None
 ) -> tuple[Target, Integers]:
     """Consecutive slots for sequences that start `base` slots after the first."""
     space = table.space

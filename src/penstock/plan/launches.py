@@ -18,6 +18,7 @@ from penstock.ir.graph import Block, Home, Wire
 from penstock.ir.types import TensorType
 from penstock.plan.faults import HostOperationError
 from penstock.plan.launch_values import (
+    Launching,
     box_table,
     elements_of,
     new_sequences,
@@ -59,26 +60,35 @@ def fire_block(
     if plan.is_plain:
         _launch_plain(machine, node, plan, rows)
         return
-    block = node.node.operation
-    assert isinstance(block, Block)
     values = {
         position: machine.fetch(node, position, rows, None)
         for position, wire in enumerate(node.node.inputs)
         if wire.home is not Home.UNIFORM
     }
+    block = node.node.operation
+    assert isinstance(block, Block)
     if block.is_flat:
         _launch_flat(machine, node, rows, values)
-        return
+    else:
+        launch_mixing(machine, node, rows, values)
+
+
+def launch_mixing(
+    machine: Launching, node: LinkedNode, rows: Integers, values: dict[int, Array]
+) -> None:
+    """Launch a block that mixes along dynamic dimensions, or is told sizes."""
+    block = node.node.operation
+    assert isinstance(block, Block)
     keys = _sizes(machine, node, block, values)
     if all((sizes == sizes[0]).all() for sizes in keys.values()):
-        _launch_mixing(machine, node, block, rows, values, _first(keys))
+        _launch_equal(machine, node, block, rows, values, _first(keys))
         return
     padding = machine.shapes.padding(node.block, keys)
     for mine, buckets in _groups(machine, node, padding, values, keys):
         taken = {position: value[mine] for position, value in values.items()}
         sizes = {position: size[mine] for position, size in keys.items()}
         if buckets is None or padding is None:
-            _launch_mixing(machine, node, block, rows[mine], taken, _first(sizes))
+            _launch_equal(machine, node, block, rows[mine], taken, _first(sizes))
         else:
             launch_padded(machine, node, padding, rows[mine], taken, sizes, buckets)
 
@@ -123,8 +133,7 @@ def _launch_plain(machine: Machine, node: LinkedNode, plan: LaunchPlan, rows: In
         operands.append(Hosted(values) if operand is None else pick(operand.number, values))
     count = len(rows)
     targets = [space.allocate(count) for space in plan.targets]
-    machine.out.append(Launch(node.block, count, tuple(operands), tuple(targets)))
-    machine.launched.append(machine.rows[node.context].instance[rows])
+    machine.put_launch(node, rows, Launch(node.block, count, tuple(operands), tuple(targets)))
     if node.output is not None:
         machine.deliver(node.output, rows, [slots_of(target) for target in targets])
     machine.held.extend(
@@ -133,7 +142,7 @@ def _launch_plain(machine: Machine, node: LinkedNode, plan: LaunchPlan, rows: In
 
 
 def _sizes(
-    machine: Machine, node: LinkedNode, block: Block, values: dict[int, Array]
+    machine: Launching, node: LinkedNode, block: Block, values: dict[int, Array]
 ) -> dict[int, Array]:
     """For each dynamic operand the length, size or arena of each row's value."""
     keys: dict[int, Array] = {}
@@ -152,7 +161,7 @@ def _first(keys: dict[int, Array]) -> dict[int, int]:
 
 
 def _groups(
-    machine: Machine,
+    machine: Launching,
     node: LinkedNode,
     padding: Padding | None,
     values: dict[int, Array],
@@ -166,14 +175,15 @@ def _groups(
         yield Group(mine, None)
 
 
-def _launch_mixing(
-    machine: Machine,
+def _launch_equal(
+    machine: Launching,
     node: LinkedNode,
     block: Block,
     rows: Integers,
     values: dict[int, Array],
     keys: dict[int, int],
 ) -> None:
+    """One launch for rows of one size."""
     operands: list[Operand] = []
     sizes: list[int] = []
     for position, wire in enumerate(node.node.inputs):
@@ -194,14 +204,13 @@ def _launch_mixing(
         target, slots = new_values(machine, wire, len(rows), shape)
         targets.append(target)
         delivered.append(slots)
-    machine.out.append(Launch(node.block, len(rows), tuple(operands), tuple(targets)))
-    machine.launched.append(machine.rows[node.context].instance[rows])
+    machine.put_launch(node, rows, Launch(node.block, len(rows), tuple(operands), tuple(targets)))
     if node.output is not None:
         machine.deliver(node.output, rows, delivered)
 
 
 def _dynamic_operand(
-    machine: Machine,
+    machine: Launching,
     block: Block,
     wire: Wire,
     position: int,

@@ -25,7 +25,7 @@ from penstock.plan.linked import Access, Group, Linked, LinkedContext, LinkedNod
 from penstock.plan.padding import Padding
 from penstock.plan.places import Places, by_place
 from penstock.plan.rows import Rows
-from penstock.plan.schedule import Array, Instruction, Integers
+from penstock.plan.schedule import Array, Instruction, Integers, Launch
 
 
 class ShapeOracle(Protocol):
@@ -126,6 +126,11 @@ class MachineState:
         if arrays is not None and access.field is not None:
             return arrays[access.field]
         return self.look_up(node.context, access, rows)
+
+    def put_launch(self, node: LinkedNode, rows: Integers, launch: Launch) -> None:
+        """One more instruction, with the instances of its rows."""
+        self.out.append(launch)
+        self.launched.append(self.rows[node.context].instance[rows])
 
     def look_up(self, context: int, access: Access, rows: Integers) -> Array:
         """Values that rows of a context keep, or that rows above them or instances do."""

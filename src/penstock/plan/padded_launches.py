@@ -15,14 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.plan.buckets import choose_buckets
-from penstock.plan.launch_values import new_sequences, new_values, operand_of, sequence_table
+from penstock.plan.launch_values import (
+    Launching,
+    new_sequences,
+    new_values,
+    operand_of,
+    sequence_table,
+)
 from penstock.plan.padding import Padding
 from penstock.plan.schedule import Array, Hosted, Integers, Launch, Operand, Sized, Target, Unpad
 from penstock.plan.slots import SequenceTable
 
 if TYPE_CHECKING:
     from penstock.plan.linked import LinkedNode
-    from penstock.plan.machine import Machine
 
 
 class Group(NamedTuple):
@@ -34,7 +39,7 @@ class Group(NamedTuple):
 
 
 def group_by_bucket(
-    machine: Machine,
+    machine: Launching,
     node: LinkedNode,
     padding: Padding,
     values: dict[int, Array],
@@ -84,7 +89,7 @@ def equal_rows(columns: Sequence[Integers]) -> Iterator[tuple[Integers, list[int
 
 
 def _buckets(
-    machine: Machine,
+    machine: Launching,
     node: LinkedNode,
     places: Iterable[int],
     values: dict[int, Array],
@@ -116,7 +121,7 @@ def _places(padding: Padding, symbol: str) -> Iterator[int]:
 
 
 def launch_padded(
-    machine: Machine,
+    machine: Launching,
     node: LinkedNode,
     padding: Padding,
     rows: Integers,
@@ -145,16 +150,17 @@ def launch_padded(
             after.append(Unpad(target, own, flat, int(top[0])))
         targets.append(target)
         delivered.append(slots)
-    machine.out.append(Launch(padding.block, len(rows), tuple(operands), tuple(targets)))
+    machine.put_launch(
+        node, rows, Launch(padding.block, len(rows), tuple(operands), tuple(targets))
+    )
     machine.out.extend(after)
     machine.bundles.free_results()
-    machine.launched.append(machine.rows[node.context].instance[rows])
     if node.output is not None:
         machine.deliver(node.output, rows, delivered)
 
 
 def _operands(
-    machine: Machine,
+    machine: Launching,
     node: LinkedNode,
     padding: Padding,
     values: dict[int, Array],

@@ -127,9 +127,9 @@ class RunnableBlock:
 
     def is_hot(self, half: str, rows: int = 0) -> bool:
         """Whether a launch of a half is to be run compiled, after one more of so many rows; never
-        on the threads of devices.
+        on the threads of devices, and not where checking the code would print.
         """
-        if self.block.device is not None:
+        if self.block.device is not None or self._prints:
             return False
         heat = self.heats.get(half)
         if heat is None:
@@ -189,9 +189,11 @@ class RunnableBlock:
     def whole_numbers(self) -> tuple[int, ...]:
         """The operands with rows, if all of them are one whole number a row, on the host; empty
         where they are not: rows that read the same numbers have the same results then.
+        Operations that others have defined may do more than give results: one of ours prints.
         """
         rows = [k for k, spec in enumerate(self.inputs) if spec.kind == "row"]
         is_plain = not self._dynamic and self.block.device is None
+        is_plain &= not any("torch.ops." in name for name in self._called)
         return tuple(rows) if is_plain and all(map(self._is_whole_number, rows)) else ()
 
     def _is_whole_number(self, position: int) -> bool:
@@ -202,9 +204,17 @@ class RunnableBlock:
     @cached_property
     def has_products(self) -> bool:
         """Whether it multiplies matrices: such a row costs more than handing out its results."""
-        calls = (node.operation for node in self.block.nodes)
-        names = (item.name.rsplit(".", 1)[-1] for item in calls if isinstance(item, TorchCall))
+        names = (name.rsplit(".", 1)[-1] for name in self._called)
         return any(name in PRODUCTS or name == "linear" for name in names)
+
+    @cached_property
+    def _prints(self) -> bool:
+        return "torch.ops.penstock.print.default" in self._called
+
+    @property
+    def _called(self) -> list[str]:
+        calls = (node.operation for node in self.block.nodes)
+        return [item.name for item in calls if isinstance(item, TorchCall)]
 
     def dynamic_sizes(self, arguments: Sequence[torch.Tensor | int]) -> tuple[int, ...]:
         """The sizes of the dynamic dimensions of a launch's arguments."""

@@ -31,14 +31,16 @@ from penstock.run.faults import Numbers, absent_device, user_errors
 from penstock.run.graphs import Graphs
 from penstock.run.kept_plans import can_keep_plans, new_plans
 from penstock.run.native.block import RowLoopBlock
-from penstock.run.native.choice import is_closed_loop, make_graph
+from penstock.run.native.choice import is_closed_loop, is_whole_loop, make_graph
 from penstock.run.native.device_block import DeviceLoopBlock
+from penstock.run.native.whole_block import WholeLoopBlock
 from penstock.run.outputs import OutputColumn, collect_outputs
 from penstock.run.padding.block import PaddedBlock
 from penstock.run.recording import CallRecorder, recorded_call
 from penstock.run.seeds import Seed
 from penstock.run.shipped import ShippedPlan, plan_ahead
 from penstock.run.templates.choice import Templates
+from penstock.run.whole_loops import WholeLoops
 from penstock.run.windows import Windows
 
 
@@ -46,7 +48,12 @@ class Executable:
     """A program compiled for the machine."""
 
     def __init__(
-        self, program: Program, max_depth: int = DEPTH, *, opens_windows: bool = False
+        self,
+        program: Program,
+        max_depth: int = DEPTH,
+        *,
+        opens_windows: bool = False,
+        closes_whole_loops: bool = False,
     ) -> None:
         self.program = program
         #: How many calls may be inside each other, where the limits do not say it.
@@ -55,7 +62,11 @@ class Executable:
         self.autocast = current_autocast()
         self.default_dtype = str(torch.get_default_dtype()).removeprefix("torch.")
         self.graph: Graph = make_graph(
-            program, self.default_dtype, self.autocast, opens_windows=opens_windows
+            program,
+            self.default_dtype,
+            self.autocast,
+            opens_windows=opens_windows,
+            closes_whole_loops=closes_whole_loops,
         )
         self.linked = link(self.graph, rank_nodes(self.graph), self.default_dtype)
         self.blocks = list(map(self._block, self.linked.blocks))
@@ -79,6 +90,8 @@ class Executable:
         self.templates = Templates(devices)
         #: The same program with windows before its counted loops.
         self.windows = Windows(self, devices, opens_windows)
+        #: The same program with loops that devices run as a whole.
+        self.whole_loops = WholeLoops(self, devices, closes_whole_loops)
         #: Wires through which gradients flow, by the inputs and captures that ask for them.
         self.differentiable: dict[object, Any] = {}
         #: What calls have saved for backward passes, by these wires; made and looked up by
@@ -116,6 +129,7 @@ class Executable:
         assert isinstance(node.operation, Block)
         if is_closed_loop(node.operation):
             kind = RowLoopBlock if device_of_loop(node.operation) == "cpu" else DeviceLoopBlock
+            kind = WholeLoopBlock if is_whole_loop(node.operation) else kind
             return kind(node, self.autocast, self.default_dtype)
         return RunnableBlock(node, self.autocast)
 
@@ -138,6 +152,9 @@ class Executable:
         seed: Seed | None = None,
     ) -> list[OutputColumn]:
         """The outputs for `count` instances; errors and random keys go by their `numbers`."""
+        form = self.whole_loops.chosen()
+        if form is not None:
+            return form.run(columns, captures, count, numbers, seed)
         with torch.no_grad(), user_errors(numbers), self.recorded(count) as recorder:
             run = self.run_kind(self, captures, count, numbers, seed, recorder=recorder)
             run.carry_out(columns)

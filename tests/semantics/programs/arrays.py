@@ -132,7 +132,7 @@ def growing_array(make: Maker) -> Case:
         return weighted, values.size()
 
     values = (6.0, 0.3, 1.1, 0.7, 2.3, 0.11)
-    return Case(plain, traced, [(torch.tensor(x, dtype=make.dtype),) for x in values])
+    return Case(plain, traced, [(make.tensor(x),) for x in values])
 
 
 @table_program(torch.int64, torch.bool, differentiable=False)

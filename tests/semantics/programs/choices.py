@@ -111,7 +111,7 @@ def nested_branches(make: Maker) -> Case:
     return Case(
         plain,
         traced,
-        [(torch.tensor(x, dtype=make.dtype), flag, k) for x, flag, k in values],
+        [(make.tensor(x), flag, k) for x, flag, k in values],
     )
 
 

@@ -35,7 +35,7 @@ def greedy_decoding(make: Maker) -> Case:
 
     def plain(h: Tensor) -> tuple[Tensor, Any, Tensor]:
         token, score, count = torch.tensor(1), h.new_zeros(()), 0
-        tokens = torch.full((LONGEST,), END)
+        tokens = torch.full((LONGEST,), END, device=h.device)
         while token != END and count < LONGEST:
             h, log_probabilities = decoder.step(h, token)
             token = log_probabilities.argmax()
@@ -57,7 +57,7 @@ def greedy_decoding(make: Maker) -> Case:
                 "tokens": state["tokens"].write(t, token),
             }
 
-        tokens = ps.TensorArray.unstack(torch.full((LONGEST,), END))
+        tokens = ps.TensorArray.unstack(torch.full((LONGEST,), END, device=h.device))
         start = {"h": h, "token": 1, "t": 0, "score": h.new_zeros(()), "tokens": tokens}
         end = ps.while_loop(
             lambda state: state["token"] != END, body, start, maximum_iterations=LONGEST
@@ -79,8 +79,8 @@ def beam_search(make: Maker) -> Case:
         return h[parent], position % TOKENS, score, parent
 
     def begin(h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        score = torch.tensor([0.0, -50.0, -100.0], dtype=h.dtype)
-        return h.expand(BEAM, HIDDEN), torch.full((BEAM,), 1), score
+        score = torch.tensor([0.0, -50.0, -100.0], dtype=h.dtype, device=h.device)
+        return h.expand(BEAM, HIDDEN), torch.full((BEAM,), 1, device=h.device), score
 
     def plain(h: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         beams, token, score = begin(h)
@@ -112,8 +112,9 @@ def beam_search(make: Maker) -> Case:
             best = best.write(t, tokens.read(t)[beam])
             return t - 1, parents.read(t)[beam], best
 
-        best = ps.TensorArray(steps, like=0)
-        *_, best = ps.while_loop(lambda t, *_: t >= 0, walk_back, (steps - 1, score.argmax(), best))
+        beam = score.argmax()
+        best = ps.TensorArray(steps, like=beam)
+        *_, best = ps.while_loop(lambda t, *_: t >= 0, walk_back, (steps - 1, beam, best))
         return best.stack(), score.max()
 
     return Case(plain, traced, [(make.normal(HIDDEN), n) for n in (1, 3, 4, 2, 6, 4)])

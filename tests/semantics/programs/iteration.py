@@ -31,7 +31,32 @@ def newton(make: Maker) -> Case:
         )
 
     values = (1.0, 2.0, 0.3, 50.0, 7000.0, 2.5e-3, 9.0)
-    return Case(plain, traced, [(torch.tensor(a, dtype=make.dtype),) for a in values])
+    return Case(plain, traced, [(make.tensor(a),) for a in values])
+
+
+@table_program(torch.float32, torch.float64)
+def fixed_point(make: Maker) -> Case:
+    """A layer applied to its own output until that hardly changes; two states change places."""
+    w = make.weight("w", 20, 20, scale=0.12)
+
+    def plain(x: Tensor, limit: Tensor) -> tuple[Tensor, Any]:
+        before, steps = torch.zeros_like(x), 0
+        while (x - before).abs().amax() > limit:
+            x, before, steps = torch.tanh(x @ w + 0.1), x, steps + 1
+        return x + before, steps
+
+    @ps.function
+    def traced(x: Tensor, limit: Tensor) -> tuple[Tensor, Any]:
+        x, before, steps = ps.while_loop(
+            lambda x, before, steps: (x - before).abs().amax() > limit,
+            lambda x, before, steps: (torch.tanh(x @ w + 0.1), x, steps + 1),
+            (x, torch.zeros_like(x), 0),
+        )
+        return x + before, steps
+
+    limits = (0.5, 0.02, 1e-3, 9.0, 0.07, 0.004)
+    instances = [(make.normal(20), torch.tensor(k, dtype=make.dtype)) for k in limits]
+    return Case(plain, traced, instances)
 
 
 class Bracket(NamedTuple):
@@ -72,7 +97,7 @@ def bisection(make: Maker) -> Case:
     return Case(
         plain,
         traced,
-        [(make.normal(scale=3.0), torch.tensor(w, dtype=make.dtype)) for w in widths],
+        [(make.normal(scale=3.0), make.tensor(w)) for w in widths],
     )
 
 
@@ -123,7 +148,7 @@ def adaptive_step_ode(make: Maker) -> Case:
         return ps.while_loop(lambda flow: flow.time < end, body, start)
 
     ends = (0.05, 1.0, 2.0, 0.0, 3.1, 1.7)
-    return Case(plain, traced, [(make.normal(2), torch.tensor(e, dtype=make.dtype)) for e in ends])
+    return Case(plain, traced, [(make.normal(2), make.tensor(e)) for e in ends])
 
 
 @table_program(torch.float64)

@@ -213,6 +213,7 @@ def matrix_power(make: Maker) -> Case:
 
     sizes = [(1, 3), (2, 5), (3, 0), (2, 1), (3, 6), (2, 4)]
     instances = [
-        (make.normal(n, n, scale=0.6), torch.eye(n, dtype=make.dtype), power) for n, power in sizes
+        (make.normal(n, n, scale=0.6), make.tensor(torch.eye(n).tolist()), power)
+        for n, power in sizes
     ]
     return Case(plain, traced, instances)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import penstock as ps
-from penstock.errors import ArgumentError
+from penstock.errors import ArgumentError, LoopTypeError
 
 X = torch.ones(2)
 
@@ -166,3 +166,50 @@ def test_a_device_that_is_not_there_is_refused_with_the_line():
         program.map([X, X])
     assert "test_device.py" in str(caught.value)
     assert "placed on  cuda:99" in str(caught.value)
+
+
+def test_numbers_of_the_host_follow_what_a_loop_returns_to_its_device():
+    @ps.function
+    def program(x):
+        y = x.to("meta")
+        total, count = 0.0, 0
+        for i in range(x.shape[0]):
+            total = total + y[i]
+            count = count + 1
+        return total, count
+
+    text = str(program.program(torch.ones(2)))
+    assert "float32[] on meta = torch.Tensor.to(%4, device(type='meta'))" in text
+    assert "float32[] on meta, %9: int64[] = loop" in text
+
+
+def test_a_number_that_a_body_returns_follows_the_carried_value_to_its_device():
+    @ps.function
+    def program(x):
+        start = x.to("meta").sum()
+        return ps.while_loop(lambda t, i: i < 3, lambda t, i: (0.0, i + 1), (start, 0))[0]
+
+    text = str(program.program(torch.ones(2)))
+    assert "float32[] on meta, %5: int64[] = loop" in text
+    assert "float32[] on meta = torch.Tensor.to(%12, device(type='meta'))" in text
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_a_number_of_a_branch_follows_that_of_the_other_to_its_device(is_swapped):
+    @ps.function
+    def program(x):
+        branches = [lambda: x.to("meta").sum(), lambda: 0.0]
+        return ps.cond(x.sum() > 0, *(branches[::-1] if is_swapped else branches))
+
+    text = str(program.program(torch.ones(2)))
+    assert "float32[] on meta = branch" in text
+    assert text.count("device(type='meta')") == 1
+
+
+def test_tensors_of_floating_point_numbers_stay_where_they_are():
+    @ps.function
+    def program(x):
+        return ps.while_loop(lambda t, i: i < 3, lambda t, i: (x.to("meta"), i + 1), (x, 0))[0]
+
+    with pytest.raises(LoopTypeError, match=r"float32\[2\] on meta"):
+        program.program(torch.ones(2))

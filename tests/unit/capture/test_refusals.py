@@ -18,7 +18,7 @@ VALUES_ASKED_FOR = {
     "range": (lambda x: list(range(x.sum().long())), "instead of a loop over range"),
     "list index": (lambda x: [1, 2][x.argmax()], "ps.TensorArray instead of a list"),
     "float": (lambda x: float(x.sum()), "use torch functions instead of math"),
-    "item": (lambda x: x.sum().item(), "ps.cond or ps.while_loop"),
+    "item": (lambda x: x.sum().item(), "`if`, `while` and ps.cond can decide on it"),
     "tolist": (lambda x: x.tolist(), "ps.scan or ps.map_fn"),
     "numpy": (lambda x: x.numpy(), "instead of numpy"),
     "in": (lambda x: 3 in x, r"\(x == value\).any\(\)"),

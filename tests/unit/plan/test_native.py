@@ -8,7 +8,7 @@ import torch
 import penstock as ps
 from penstock.data import random_binary_trees
 from penstock.errors import RecursionLimitError
-from penstock.plan import planners
+from penstock.plan import buckets, planners
 from penstock.plan import slots as slots_module
 from penstock.plan.limits import limits
 from penstock.plan.machine import Machine
@@ -92,6 +92,20 @@ def versions(xs, n):
     return grown.stack(), other.read(0) + grown.read(0), first.write(0, xs[0] * 2).stack()
 
 
+@ps.function
+def attending(source, target):
+    """Softmax over sources of different lengths at every step, results of which are stacked; a
+    part of the target, and a sum that is told a size.
+    """
+
+    def step(h, y):
+        h = torch.softmax(source @ torch.tanh(h + y), 0) @ source
+        return h, h * 2
+
+    last, told = ps.scan(step, torch.zeros(2), target[:-1] * 3)
+    return last, told, torch.cumsum(told, 0).sum(0) / target.shape[0]
+
+
 @pytest.fixture
 def machines(monkeypatch):
     """The machines of all calls, in order."""
@@ -118,13 +132,17 @@ def columns_of(name):
         return two_loops, [torch.randn(30, 2), torch.randint(0, 9, (30,)), [3] * 30]
     if name == "scans":
         return scans, [[torch.randn(n, 2) for n in (3, 0, 9, 1, 30)]]
+    if name == "attention":
+        pairs = [(3, 4), (9, 2), (1, 7), (9, 9), (30, 1), (2, 3)]
+        sources, targets = ([torch.randn(n, 2) for n in each] for each in zip(*pairs, strict=True))
+        return attending, [sources, targets]
     lengths = [3, 1, 5, 2]
     if name == "arrays":
         return versions, [[torch.randn(n, 2) for n in lengths], lengths]
     return word_sums, [[torch.randn(n, 2) for n in lengths], lengths]
 
 
-PROGRAMS = ["trees", "loop", "two loops", "flat blocks", "scans", "arrays"]
+PROGRAMS = ["trees", "loop", "two loops", "flat blocks", "scans", "arrays", "attention"]
 
 
 @pytest.mark.parametrize("bounds", [{}, {"live_rows": 60}, {"loop_rows": 20, "admitted_rows": 7}])
@@ -164,6 +182,35 @@ def test_results_do_not_depend_on_who_plans(name):
         for outputs in found
     ]
     torch.testing.assert_close(flat[0], flat[1], rtol=0, atol=0)
+
+
+def test_groups_of_rows_that_are_launched_apart_arrive_alike(monkeypatch):
+    monkeypatch.setattr(buckets, "LAUNCH_COST", 1)
+    function, columns = columns_of("attention")
+    schedules = []
+    for mode in ("never", "always"):
+        with planning(mode):
+            schedules.append(function.schedule(*columns))
+    assert schedules[0].count("add_tanh_matmul") > 8, "several launches in some of eight steps"
+    assert schedules[0].digest() == schedules[1].digest()
+    assert schedules[0].firings == schedules[1].firings
+
+
+def test_a_fault_among_groups_is_the_plain_machines_fault(monkeypatch, machines):
+    """What one group of rows makes is written outside of an array, before the next is launched."""
+    monkeypatch.setattr(buckets, "LAUNCH_COST", 1)
+
+    @ps.function
+    def write(x, i):
+        return ps.TensorArray(2).write(i, torch.softmax(x, 0) @ x).read(i) * 2
+
+    texts = []
+    for mode in ("never", "always"):
+        with planning(mode), pytest.raises(IndexError) as caught:
+            write.map([torch.ones(n) for n in (2, 3, 20, 21, 50)], [0, 2, 1, 1, 0])
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
+    assert machines[1].plain is not None
 
 
 def test_slots_are_reused_alike():

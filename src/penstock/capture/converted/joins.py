@@ -21,15 +21,14 @@ from penstock.calls.structure import (
 from penstock.capture.converted.lists import TracedList
 from penstock.capture.converted.placeholders import placeholder
 from penstock.capture.converted.undefined import Undefined
+from penstock.capture.following import join_following, placed
 from penstock.capture.indexing import stored_as_sequence
-from penstock.capture.leaf_types import LeafType, StaticLeaf, join, leaf_type, wrap_leaves
+from penstock.capture.leaf_types import LeafType, StaticLeaf, leaf_type, wrap_leaves
 from penstock.capture.leaves import STATIC_TYPES
 from penstock.capture.location import user_place
-from penstock.capture.recording import record
 from penstock.capture.refusals import describe
 from penstock.capture.tensor_array import TensorArray
 from penstock.capture.traced_tensor import TracedTensor
-from penstock.capture.type_rules import is_control_type
 from penstock.errors import BranchTypeError, report
 from penstock.ir.types import TensorType, Type
 
@@ -120,7 +119,7 @@ class Joined:
             ]
             known = found[0][0]
             for other, item in found[1:]:
-                both = join(self._tracer, known, other) or _away(known, other)
+                both = join_following(self._tracer, known, other)
                 if both is None:
                     path = leaf_paths(self._first, self.name)[number]
                     raise self._clash(str(known), str(other), item, path)
@@ -156,27 +155,11 @@ class Joined:
         )
 
 
-def _away(left: Any, right: Any) -> LeafType | None:
-    """Of numbers and truth values that differ in their devices alone: the type that is not on the
-    host. What is on the host follows it, as in calls.
-    """
-    types = [leaf.type for leaf in (left, right) if isinstance(leaf, LeafType)]
-    kinds = [kind for kind in types if isinstance(kind, TensorType) and is_control_type(kind)]
-    away = [kind for kind in kinds if kind.device != "cpu"]
-    is_one = len(kinds) == 2 and len(away) == 1 and kinds[0].dtype == kinds[1].dtype
-    return (left if left.type is away[0] else right) if is_one else None
-
-
 def _stored_as(tracer: Tracer, leaf: Any, type_: Type) -> Any:
     """A leaf as the other branch gives it: as a sequence, on another device."""
-    if isinstance(type_, TensorType) and type_.device != "cpu" and _is_on_host(leaf):
-        return record(tracer, torch.Tensor.to, (leaf, torch.device(type_.device)), {})
+    leaf = placed(tracer, leaf, type_)
     if isinstance(type_, TensorType) and type_.is_sequence and isinstance(leaf, TracedTensor):
         own = leaf.traced.value.type
         if isinstance(own, TensorType) and not own.is_sequence:
             return stored_as_sequence(tracer, leaf)
     return leaf
-
-
-def _is_on_host(leaf: Any) -> bool:
-    return isinstance(leaf, TracedTensor) and leaf.traced.fakes[0].device.type == "cpu"

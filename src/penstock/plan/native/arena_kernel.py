@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.plan.native import opcodes as op
-from penstock.plan.native.compiler import compiled
+from penstock.plan.native.compiler import compiled, compiled_at_once
 from penstock.plan.slots import FIRST_CHUNK
 
 BASE, LENGTH, REFERENCES, ARENA, BUNDLE, BUNDLE_ROW, ENTRY = range(7)
@@ -162,6 +162,14 @@ def allocate(number, count, as_run, out, into, arenas, counts, sequences, chunks
         region = arenas[number, op.REGION]
         counts[region + start : region + start + count] = 1
     return start, counts, chunks
+
+
+@compiled_at_once
+def allocate_for_host(
+    number, count, as_run, heap, into, arenas, counts, sequences, chunks, scalars,
+):  # fmt: skip
+    """The same, asked from outside."""
+    return allocate(number, count, as_run, heap, into, arenas, counts, sequences, chunks, scalars)
 
 
 @compiled

@@ -231,8 +231,12 @@ class _Assembler(ValueCode):
             for position, wire in enumerate(node.node.inputs)
             if wire.is_of_row or wire.input is not None
         ]
-        specification = self._list(launch_specification(self.layout, node))
+        specification = launch_specification(self.layout, node)
         results = len(node.node.outputs)
         listed = self._list(operands)
-        first = self._do(op.LAUNCH, rows, specification, listed, results=results)
+        if specification is None:
+            first = self._do(op.ASK, rows, listed, len(operands), results, results=results)
+        else:
+            what = self._list(specification)
+            first = self._do(op.LAUNCH, rows, what, listed, results=results)
         self._emit(node, rows, range(first, first + results))

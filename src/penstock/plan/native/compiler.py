@@ -18,10 +18,10 @@ from penstock.plan.native.kept_code import cache_folder, can_keep
 #: Parameters that are tables; those in `LISTS` are lists of integers, all others are integers.
 TABLES = {"arenas", "contexts", "instance_values", "nodes", "results", "sequences"}
 LISTS = {
-    "chunks", "code", "constants", "control", "counts", "data", "expanding", "frames", "free_rows",
-    "groups", "heads", "heap", "in_data", "limits", "lists", "live", "pool", "queue", "queue_head",
-    "queue_tail", "queue_width", "scalars", "table_base", "table_length", "table_values",
-    "unused", "waits",
+    "arrived", "chunks", "code", "constants", "control", "counts", "data", "expanding", "frames",
+    "free_rows", "groups", "heads", "heap", "held", "in_data", "limits", "lists", "live", "moves",
+    "pool", "queue", "queue_head", "queue_tail", "queue_width", "scalars", "table_base",
+    "table_length", "table_values", "unused", "waits",
 }  # fmt: skip
 
 Compiled = TypeVar("Compiled", bound=Callable[..., Any])

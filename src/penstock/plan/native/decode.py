@@ -4,9 +4,11 @@ copies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
 
 from penstock.ir.graph import Home, Node
 from penstock.plan.host_code import dtype_of
@@ -33,10 +35,17 @@ class Records(NamedTuple):
 
     #: The number of the first record.
     first: int
-    heads: Integers
+    heads: list[int]
     data: Integers
-    #: For each chunk the record that it comes before, its arena, its first slot and its size.
-    chunks: Integers
+    #: For each chunk the record that it comes before, its arena, its first slot and its size; in
+    #: this order.
+    chunks: list[list[int]]
+    #: Instructions that are no records, the first of all; with a launch the instances of its rows.
+    given: Sequence[tuple[Instruction, Integers | None]] = ()
+
+
+#: No records.
+NOTHING = Records(0, [], np.empty(0, np.int64), [])
 
 
 class _Form(NamedTuple):
@@ -62,9 +71,14 @@ class Decoder:
 
     def decode(self, records: Records) -> Iterator[tuple[Instruction, Integers | None]]:
         """Each instruction; with a launch the instances of its rows."""
-        heads: list[int] = records.heads.tolist()
-        chunks = sorted(map(tuple, records.chunks.reshape(-1, 4).tolist()), key=lambda c: c[:2])
+        heads, chunks = records.heads, records.chunks
         grown, number, at = 0, records.first, 0
+        if records.given:
+            while grown < len(chunks) and chunks[grown][0] <= number:
+                yield Chunk(*chunks[grown][1:]), None
+                grown += 1
+            yield from records.given
+            number += len(records.given)
         while at < len(heads):
             while grown < len(chunks) and chunks[grown][0] <= number:
                 yield Chunk(*chunks[grown][1:]), None

@@ -43,67 +43,82 @@ def advance(
     scalars, frames, free_rows, live,
     queue, queue_head, queue_tail, queue_width, control, expanding, in_data,
     arenas, counts, sequences, unused, pool, results, heads, data, chunks, heap,
+    moves, held, arrived,
 ):  # fmt: skip
-    """Plan until nothing is left or a window is full."""
+    """Plan until nothing is left, a window is full, or the host must plan launches."""
     starts, sizes = np.zeros(registers, np.int64), np.zeros(registers, np.int64)
     steps = np.ones(registers, np.int64)
     for k in range(min(len(constants), op.ROWS_REGISTER)):
         heap[k], starts[k], steps[k] = constants[k], k, 0
-    moves, held, arrived = np.empty(64, np.int64), np.empty(64, np.int64), np.empty(64, np.int64)
     # numbers of one type: a function is compiled anew for each literal that it is given
     zero, one = np.int64(0), np.int64(1)
     first_record = scalars[op.RECORDS]
-    status = op.DONE
+    status, how = op.DONE, scalars[op.HOW]
     while True:
-        # ---- who fires next
-        most = -1
-        if scalars[op.CONTROL_COUNT]:
-            node = control[scalars[op.CONTROL_HEAD]]
-            scalars[op.CONTROL_HEAD] = (scalars[op.CONTROL_HEAD] + 1) % len(control)
-            scalars[op.CONTROL_COUNT] -= 1
-        else:
-            position = admissible(nodes, contexts, live, limits, expanding, in_data, scalars)
-            if position >= 0:
-                node = expanding[position]
-                remove_expanding(position, expanding, scalars)
+        is_asked = False
+        if how == op.AFRESH:
+            # ---- who fires next
+            most = -1
+            if scalars[op.CONTROL_COUNT]:
+                node = control[scalars[op.CONTROL_HEAD]]
+                scalars[op.CONTROL_HEAD] = (scalars[op.CONTROL_HEAD] + 1) % len(control)
+                scalars[op.CONTROL_COUNT] -= 1
             else:
-                node = most_urgent(nodes, in_data, queue_width)
-                if node >= 0:
-                    in_data[node] = 0
-                    scalars[op.PERIOD] = scalars[op.RECORDS]
-                elif scalars[op.EXPANDING_COUNT]:
-                    position = deepest(frames, queue, queue_tail, expanding, scalars)
+                position = admissible(nodes, contexts, live, limits, expanding, in_data, scalars)
+                if position >= 0:
                     node = expanding[position]
-                    space = (limits[op.MOST_ROWS] - scalars[op.LIVE_ROWS]) >> 10
-                    most = max(1, min(limits[op.ADMITTED], space))
+                    remove_expanding(position, expanding, scalars)
                 else:
-                    break
-        count = queue_width[node]
-        heap = room(heap, op.ROWS_REGISTER + count)
-        starts[op.ROWS_REGISTER] = op.ROWS_REGISTER
-        if most < 0:
-            take_all(node, heap, op.ROWS_REGISTER, queue, queue_head, queue_width)
+                    node = most_urgent(nodes, in_data, queue_width)
+                    if node >= 0:
+                        in_data[node] = 0
+                        scalars[op.PERIOD] = scalars[op.RECORDS]
+                    elif scalars[op.EXPANDING_COUNT]:
+                        position = deepest(frames, queue, queue_tail, expanding, scalars)
+                        node = expanding[position]
+                        space = (limits[op.MOST_ROWS] - scalars[op.LIVE_ROWS]) >> 10
+                        most = max(1, min(limits[op.ADMITTED], space))
+                    else:
+                        break
+            count = queue_width[node]
+            heap = room(heap, op.ROWS_REGISTER + count)
+            starts[op.ROWS_REGISTER] = op.ROWS_REGISTER
+            if most < 0:
+                take_all(node, heap, op.ROWS_REGISTER, queue, queue_head, queue_width)
+            else:
+                is_loop = contexts[nodes[node, op.NODE_CONTEXT], op.IS_LOOP]
+                count = take_some(
+                    node, most, is_loop, heap, op.ROWS_REGISTER,
+                    queue, queue_head, queue_tail, queue_width,
+                )  # fmt: skip
+                if queue_head[node] < 0:
+                    remove_expanding(position, expanding, scalars)
+            sizes[op.ROWS_REGISTER] = count
+            top = op.ROWS_REGISTER + count
+            scalars[op.FIRINGS] += 1
+            # ---- what it does, and then what arrives further up
+            pc = nodes[node, op.NODE_SEGMENT]
+            move, moves_top, held_top, arrived_top = zero, zero, zero, zero
         else:
-            is_loop = contexts[nodes[node, op.NODE_CONTEXT], op.IS_LOOP]
-            count = take_some(
-                node, most, is_loop, heap, op.ROWS_REGISTER,
-                queue, queue_head, queue_tail, queue_width,
-            )  # fmt: skip
-            if queue_head[node] < 0:
-                remove_expanding(position, expanding, scalars)
-        sizes[op.ROWS_REGISTER] = count
-        top = op.ROWS_REGISTER + count
-        scalars[op.FIRINGS] += 1
-        # ---- what it does, and then what arrives further up
-        pc = nodes[node, op.NODE_SEGMENT]
-        move, moves_top, held_top, arrived_top = zero, zero, zero, zero
+            # ---- results of launches that the host has planned arrive
+            pc, node, count = scalars[op.ASKED_AT], scalars[op.ASKED_NODE], scalars[op.ASKED_COUNT]
+            move, moves_top = zero, scalars[op.MOVES_TOP]
+            held_top, arrived_top = scalars[op.HELD_TOP], scalars[op.ARRIVED_TOP]
+            top, n = scalars[op.HEAP_TOP], scalars[op.GIVEN_ROWS]
+            starts[op.ROWS_REGISTER], sizes[op.ROWS_REGISTER] = top, n
+            for k in range(code[pc + 5]):
+                top += n
+                starts[code[pc + 1] + k], sizes[code[pc + 1] + k] = top, n
+            top += n
+            pc += op.WIDTH
         is_sound = True
         while is_sound:
             name, dst, rows = code[pc], code[pc + 1], code[pc + 2]
             a, b, c, d = code[pc + 3], code[pc + 4], code[pc + 5], code[pc + 6]
             pc += op.WIDTH
             if name == op.END:
-                if move == moves_top:
+                is_asked = how == op.WITH_MORE
+                if move == moves_top or is_asked:
                     break
                 pc = groups[moves[move]]
                 starts[op.ROWS_REGISTER], sizes[op.ROWS_REGISTER] = moves[move + 2], moves[move + 1]
@@ -113,6 +128,14 @@ def advance(
                 move += 4 + moves[move + 3]
                 continue
             n, at = sizes[rows], starts[rows]
+            if name == op.ASK:
+                heap = room(heap, top + b)
+                for k in range(b):
+                    heap[top + k] = starts[lists[a + k]]
+                scalars[op.ASKED_AT], scalars[op.ASKED_NODE] = pc - op.WIDTH, node
+                scalars[op.ASKED_COUNT] = count
+                is_asked = True
+                break
             if name == op.SKIP_EMPTY:
                 if n == 0:
                     pc = a
@@ -284,6 +307,12 @@ def advance(
         if not is_sound:
             status = op.FAULT
             break
+        if is_asked:
+            scalars[op.MOVES_TOP], scalars[op.HELD_TOP] = moves_top, held_top
+            scalars[op.ARRIVED_TOP], scalars[op.HEAP_TOP] = arrived_top, top
+            status = op.ASKED
+            break
+        how = np.int64(op.AFRESH)
         # ---- what nobody keeps is forgotten, and rows end
         for h in range(0, held_top, 4):
             arena, at, n = held[h + 1], held[h + 2], held[h + 3]
@@ -306,4 +335,7 @@ def advance(
             if scalars[op.RECORDS] - first_record >= limits[op.WINDOW]:
                 status = op.PAUSED
                 break
-    return status, frames, queue, counts, heap, sequences, unused, pool, heads, data, chunks
+    return (
+        status, frames, queue, counts, heap, sequences, unused, pool, heads, data, chunks,
+        moves, held, arrived,
+    )  # fmt: skip

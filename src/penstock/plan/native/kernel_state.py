@@ -17,8 +17,8 @@ from penstock.plan.native.arena_kernel import ARENA, BASE, BUNDLE, ENTRY, LENGTH
 from penstock.plan.native.decode import Records
 from penstock.plan.native.kernel import advance
 from penstock.plan.native.row_kernel import start_instances
-from penstock.plan.schedule import Kind
-from penstock.plan.slots import left_out
+from penstock.plan.schedule import Integers, Kind
+from penstock.plan.slots import SlotSpace, grown, left_out
 
 if TYPE_CHECKING:
     from penstock.plan.native.machine import NativeMachine
@@ -86,6 +86,7 @@ class KernelState:
         self._take_arenas()
         self.heads, self.data = np.empty(1024, np.int64), np.empty(256 * (count + 4), np.int64)
         self.chunks = np.empty(64, np.int64)
+        self.moves, self.held, self.arrived = np.empty((3, 64), np.int64)
         self._start()
 
     def _take_tables(self) -> None:
@@ -185,25 +186,79 @@ class KernelState:
             self.data,
             self.chunks,
             space.heap,
+            self.moves,
+            self.held,
+            self.arrived,
         )
         space.frames, space.queue, space.counts, space.heap = arrays[:4]
-        self.sequences, self.unused, self.pool, heads, data, chunks = arrays[4:]
-        scalars = self.scalars
-        records = Records(
-            first,
-            heads[: scalars[op.HEADS_TOP]],
-            data[: scalars[op.DATA_TOP]],
-            chunks[: scalars[op.CHUNKS_TOP]],
-        )
-        if status != op.PAUSED and space.size <= MOST_KEPT:
+        self.sequences, self.unused, self.pool, self.heads, self.data, self.chunks = arrays[4:10]
+        self.moves, self.held, self.arrived = arrays[10:]
+        self.scalars[op.HOW] = op.AFRESH
+        if status not in (op.PAUSED, op.ASKED) and space.size <= MOST_KEPT:
             _free.append(space)
-        if status == op.PAUSED:  # what was handed out stays as it is
-            self.heads, self.data = np.empty_like(heads), np.empty_like(data)
-            self.chunks = np.empty_like(chunks)
-            scalars[[op.HEADS_TOP, op.DATA_TOP, op.CHUNKS_TOP]] = 0
-        return status, records
+        return status, self._hand_out(first, status)
 
-    def show(self, spaces: Sequence[Space]) -> None:
+    def _hand_out(self, first: int, status: int) -> Records:
+        """What has been planned; it stays as it is."""
+        scalars = self.scalars
+        heads, data = self.heads[: scalars[op.HEADS_TOP]], self.data[: scalars[op.DATA_TOP]]
+        chunks = self.chunks[: scalars[op.CHUNKS_TOP]]
+        if status == op.ASKED:
+            data = data.copy()  # little
+        elif status == op.PAUSED:
+            self.data = np.empty_like(self.data)
+        records = Records(first, heads.tolist(), data, _by_record(chunks))
+        scalars[[op.HEADS_TOP, op.DATA_TOP, op.CHUNKS_TOP]] = 0
+        return records
+
+    # ---- while the host plans launches ----------------------------------------------------------
+
+    def reserve(self, count: int) -> int:
+        """Room on the heap, which the next to push takes."""
+        top, space = int(self.scalars[op.HEAP_TOP]), self.space
+        if top + count > len(space.heap):
+            space.heap = grown(space.heap, 2 * (top + count), 0)
+        return top
+
+    def push(self, values: Integers) -> int:
+        """Put values on the heap, for the rest of the event; where."""
+        top = self.reserve(len(values))
+        self.space.heap[top : top + len(values)] = values
+        self.scalars[op.HEAP_TOP] = top + len(values)
+        return top
+
+    def hold(self, kind: int, arena: int, start: int, count: int) -> None:
+        """Have the kernel give something up at the end of the event."""
+        top = int(self.scalars[op.HELD_TOP])
+        if top + 4 > len(self.held):
+            self.held = grown(self.held, 2 * (top + 4), 0)
+        self.held[top : top + 4] = kind, arena, start, count
+        self.scalars[op.HELD_TOP] = top + 4
+
+    def new_entries(self, count: int) -> Integers:
+        """Numbers of sequences that nobody uses."""
+        scalars = self.scalars
+        free, top = int(scalars[op.SEQUENCE_FREE]), int(scalars[op.SEQUENCE_TOP])
+        again = min(count, free)
+        fresh = count - again
+        if top + fresh > self.sequences.shape[1]:
+            capacity = 2 * (top + fresh)
+            self.sequences = np.stack([grown(column, capacity, 0) for column in self.sequences])
+            self.unused = grown(self.unused, capacity, 0)
+        scalars[op.SEQUENCE_FREE], scalars[op.SEQUENCE_TOP] = free - again, top + fresh
+        return np.concatenate((self.unused[free - again : free], np.arange(top, top + fresh)))
+
+    def column(self, number: int) -> Integers:
+        """One column of the table of sequences."""
+        column: Integers = self.sequences[number]
+        return column
+
+    def show(self, spaces: Sequence[Space | SlotSpace]) -> None:
         """Say how large arenas have become."""
-        for space, row in zip(spaces, self.arenas.tolist()):
+        for space, row in zip(spaces, self.arenas[:-1].tolist()):
             space.top, space.end = row[op.TOP], row[op.STOP]
+
+
+def _by_record(chunks: Integers) -> list[list[int]]:
+    """Chunks in the order of the records that they come before, arena by arena."""
+    return sorted(chunks.reshape(-1, 4).tolist(), key=lambda chunk: chunk[:2])

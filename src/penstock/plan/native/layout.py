@@ -122,6 +122,7 @@ class Layout:
             arenas=tuple(self.kinds),
             start=len(self.queued),
             blocks=tuple(linked.blocks),
+            queued=tuple(self.queued),
             inputs=tuple(
                 None if item.slot is None else self.place(item.slot) for item in linked.graph.inputs
             ),
@@ -174,19 +175,18 @@ def _has_next(linked: LinkedContext) -> bool:
     return linked.context.kind == "loop"
 
 
-def launch_specification(layout: Layout, node: LinkedNode) -> list[int]:
-    """What a launch of a block reads and writes: block, flatness, operands, targets."""
+def launch_specification(layout: Layout, node: LinkedNode) -> list[int] | None:
+    """What a launch of a block reads and writes: block, flatness, operands, targets; None for a
+    block that mixes along a dynamic dimension or is told sizes.
+    """
     block = node.node.operation
     assert isinstance(block, Block)
-    if block.sizes:
-        raise NotNative("a block that is told sizes")
     operands = [_operand(layout, w) for w in node.node.inputs if w.home is not Home.UNIFORM]
     targets = [layout.place(wire) for wire in node.node.outputs]
     kinds = {kind for kind, _ in operands}
-    if any(is_sequence != block.is_flat for _, is_sequence in targets) or (
-        (op.SEQUENCE_OPERAND in kinds) != block.is_flat
-    ):
-        raise NotNative("a block that mixes along a dynamic dimension")
+    is_sequential = op.SEQUENCE_OPERAND in kinds
+    if block.sizes or {is_sequential, *(is_long for _, is_long in targets)} != {block.is_flat}:
+        return None
     return [
         node.block,
         int(block.is_flat),

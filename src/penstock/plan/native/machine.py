@@ -13,18 +13,20 @@ import numpy as np
 
 from penstock.ir.graph import Home
 from penstock.plan.call_inputs import Adopted, CallInputs, HostInput, SlotInput
-from penstock.plan.faults import PlanningError
+from penstock.plan.faults import HostOperationError, PlanningError
 from penstock.plan.host_code import dtype_of
 from penstock.plan.limits import Limits
 from penstock.plan.linked import Linked
 from penstock.plan.machine import Machine, Steps
 from penstock.plan.machine_state import ShapeOracle
 from penstock.plan.native import opcodes as op
-from penstock.plan.native.decode import Decoder
+from penstock.plan.native.decode import NOTHING, Decoder, Records
+from penstock.plan.native.host_launches import HostLaunches
 from penstock.plan.native.kernel_state import KernelState, Space
 from penstock.plan.native.program import NativeProgram
 from penstock.plan.outcome import Extent, InRuns, InSlots, OnHost, Outcome, Where
 from penstock.plan.schedule import Array, Integers, Launch, Span
+from penstock.plan.slots import SlotSpace
 
 
 class NativeMachine:
@@ -52,7 +54,8 @@ class NativeMachine:
         self.plain: Machine | None = None
         #: The instances of the rows of each launch that is planned and not yet run.
         self.launched: deque[Integers] = deque()
-        self._spaces = [Space(kind, 0, 0) for kind in program.arenas]
+        #: The arenas of the kernel, and those of padded copies.
+        self.all_spaces: list[Space | SlotSpace] = [Space(kind, 0, 0) for kind in program.arenas]
         self._firings = 0
 
     @property
@@ -61,9 +64,9 @@ class NativeMachine:
         return self._firings if self.plain is None else self.plain.firings
 
     @property
-    def spaces(self) -> Sequence[Space]:
+    def spaces(self) -> Sequence[Space | SlotSpace]:
         """The arenas."""
-        return self._spaces if self.plain is None else self.plain.spaces  # type: ignore[return-value]
+        return self.all_spaces if self.plain is None else self.plain.spaces
 
     def take(self, inputs: CallInputs) -> Adopted:
         """Give the inputs their slots."""
@@ -91,7 +94,7 @@ class NativeMachine:
         place = self.program.inputs[position]
         assert place is not None
         arena, row = place[0], self.values[2 * position]
-        space = self._spaces[arena]
+        space = self.all_spaces[arena]
         start = space.end
         if item.lengths is not None:
             first = sum(len(lengths) for _, _, lengths in self.sequences)
@@ -110,12 +113,13 @@ class NativeMachine:
     def run(self) -> Steps:
         """Plan the entry for all instances."""
         state = KernelState(self)
+        host = HostLaunches(self, state)
         yielded = 0
         status = op.PAUSED
-        while status == op.PAUSED:
-            status, records = state.advance()
+        while status in (op.PAUSED, op.ASKED):
+            status, records = self._advance(state, host, status)
             self._firings = int(state.scalars[op.FIRINGS])
-            state.show(self._spaces)
+            state.show(self.all_spaces)
             if status == op.FAULT:
                 yield from self._plan_again(yielded)
                 return
@@ -129,6 +133,19 @@ class NativeMachine:
             raise PlanningError(f"{rows} rows wait for values that never come")
         self.results = state.results
         self.found = state.sequences
+
+    def _advance(self, state: KernelState, host: HostLaunches, status: int) -> tuple[int, Records]:
+        """Let the kernel go on, after launches that it has asked for."""
+        if status == op.PAUSED:
+            return state.advance()
+        try:
+            is_sound = host.fire()
+        except HostOperationError:
+            is_sound = False
+        if not is_sound:
+            return op.FAULT, NOTHING
+        status, records = state.advance()
+        return status, host.event(records)
 
     def _plan_again(self, count: int) -> Steps:
         """What the plain machine does after so many instructions."""
@@ -157,7 +174,7 @@ class NativeMachine:
             else self._where((arena, wire.type.is_sequence), values)  # type: ignore[union-attr]
             for (wire, arena), values in zip(self.program.outputs, self.results)
         )
-        extents = tuple(Extent(space.kind, space.top) for space in self._spaces)
+        extents = tuple(Extent(space.kind, space.top) for space in self.all_spaces)
         return Outcome(extents, adopted, inputs, results, self.firings)
 
     def _where(self, place: tuple[int, bool], values: Integers) -> Where:

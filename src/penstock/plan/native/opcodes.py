@@ -73,7 +73,9 @@ CONTEXT, PARENT, SITE, INSTANCE, UNDONE, DEPTH, COUNT, HEAD = range(8)
     ARRAY_STACK,
     #: dst (rows, sequences, arena): arrays of their elements.
     ARRAY_UNSTACK,
-) = range(30)
+    #: dst... (rows, operands, count, results): launches that the host plans; see `host_launches`.
+    ASK,
+) = range(31)
 
 #: How CREATE makes rows: for a call, for the first iteration, for the next one.
 CALLED, ENTERED, NEXT = range(3)
@@ -110,8 +112,13 @@ SLOT_OPERAND, SEQUENCE_OPERAND, HOST_OPERAND = range(3)
 LAUNCH_RECORD, STORE_RECORD, COPY_RECORD = range(3)
 SPAN_VALUES, LISTED_VALUES = range(2)
 
-#: How a run of the kernel ends: all is planned; a window is full; the plain machine must tell.
-DONE, PAUSED, FAULT = range(3)
+#: How a run of the kernel ends: all is planned; a window is full; the plain machine must tell; the
+#: host must plan launches of an event.
+DONE, PAUSED, FAULT, ASKED = range(4)
+
+#: How a run begins: with another event; with results of launches that the host has planned for some
+#: rows of an event, or for the last of them, with which it ends.
+AFRESH, WITH_MORE, WITH_LAST = range(3)
 
 # Scalars of a machine's state.
 (
@@ -132,8 +139,19 @@ DONE, PAUSED, FAULT = range(3)
     HEADS_TOP,
     DATA_TOP,
     CHUNKS_TOP,
+    # the event that the host was asked about
+    HOW,
+    ASKED_AT,
+    ASKED_NODE,
+    ASKED_COUNT,
+    MOVES_TOP,
+    HELD_TOP,
+    ARRIVED_TOP,
+    # what results arrive, and where on the heap
+    GIVEN_ROWS,
+    HEAP_TOP,
     SCALARS,
-) = range(18)
+) = range(27)
 
 # What the kernel must know of the limits.
 LIVE_LIMIT, LOOP_LIMIT, ADMITTED, MOST_ROWS, MOST_DEPTH, WINDOW, INSTANCES, LIMITS = range(8)

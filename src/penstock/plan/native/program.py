@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from penstock.ir.graph import Node, Wire
 from penstock.ir.types import ArrayType, TensorType
 from penstock.plan.schedule import Integers, Kind
+
+if TYPE_CHECKING:
+    from penstock.plan.linked import LinkedNode
 
 
 class NotNative(Exception):
@@ -35,6 +39,8 @@ class NativeProgram:
     #: The number of the node that begins with the rows of all instances; nobody else queues it.
     start: int
     blocks: tuple[Node, ...]
+    #: The nodes that are queued, by number.
+    queued: tuple[LinkedNode, ...]
     #: For each graph input that has slots its arena, and whether it is of sequences.
     inputs: tuple[tuple[int, bool] | None, ...]
     #: The entry's outputs, each with its arena; -1 on the host.

@@ -22,6 +22,9 @@ from penstock.run.native.triton_compiling import has_triton
 
 log = logging.getLogger("penstock")
 
+#: Where whole loops are closed.
+WHOLE = ("whole cuda",)
+
 _is_on: ContextVar[bool] = ContextVar("native_loops", default=True)
 
 
@@ -35,21 +38,31 @@ def native_loops(is_on: bool) -> Iterator[None]:
         _is_on.reset(token)
 
 
+def are_loops_native() -> bool:
+    """Whether functions that are first called now have their loops compiled."""
+    return _is_on.get()
+
+
 def make_graph(
-    program: Program, default_dtype: str, autocast: Autocast, *, opens_windows: bool = False
+    program: Program,
+    default_dtype: str,
+    autocast: Autocast,
+    *,
+    opens_windows: bool = False,
+    closes_whole_loops: bool = False,
 ) -> Graph:
-    """The graph of a program, with loops closed that can run as native code."""
+    """The graph of a program, with loops closed that can run as native code, or as a whole."""
     make = partial(program_to_graph, program, default_dtype, opens_windows=opens_windows)
     if not _is_on.get() or autocast != OFF:
         return make()
-    kinds = _COMPILERS
+    kinds = {*_COMPILERS, *(WHOLE if closes_whole_loops else ())}
     graph = make(closes_loops=kinds)
-    missing = {kind for kind in _closed_on(graph) if not kinds[kind].is_there()}
+    missing = {kind for kind in _closed_on(graph) if not _COMPILERS[kind].is_there()}
     if not missing:
         return graph
     for kind in sorted(missing):
         _say_what_is_missing(kind)
-    return make(closes_loops=kinds.keys() - missing)
+    return make(closes_loops=kinds - missing)
 
 
 def is_closed_loop(block: Block) -> bool:
@@ -57,11 +70,18 @@ def is_closed_loop(block: Block) -> bool:
     return any(isinstance(node.operation, RowLoop) for node in block.nodes)
 
 
+def is_whole_loop(block: Block) -> bool:
+    """Whether a block is a closed loop that its device runs as a whole."""
+    operation = block.nodes[0].operation
+    return isinstance(operation, RowLoop) and operation.is_whole
+
+
 def _closed_on(graph: Graph) -> set[str]:
-    """The kinds of devices on which loops are closed."""
+    """The kinds of devices on which loops of row-wise arithmetic are closed."""
     nodes = (node.operation for context in graph.contexts for node in context.nodes)
-    blocks = (item for item in nodes if isinstance(item, Block) and is_closed_loop(item))
-    return {device_of_loop(block).split(":")[0] for block in blocks}
+    blocks = [item for item in nodes if isinstance(item, Block) and is_closed_loop(item)]
+    rowwise = [block for block in blocks if not is_whole_loop(block)]
+    return {device_of_loop(block).split(":")[0] for block in rowwise}
 
 
 class _Compiler(NamedTuple):

@@ -36,7 +36,10 @@ class DeviceLoopBlock(RowLoopBlock):
     @cached_property
     def launch(self) -> TritonCall | None:
         """The forward kernel; None where there is none."""
-        return compiled_or_none(lambda: TritonCall(forward_kernel(self.kernels), self.device))
+        return compiled_or_none(self._compiled, "Triton")
+
+    def _compiled(self) -> TritonCall:
+        return TritonCall(forward_kernel(self.kernels), self.device)
 
     def function_for(self, arguments: Sequence[torch.Tensor | int]) -> BatchFunction:
         """What to call, as function(rows, *arguments)."""
@@ -62,15 +65,15 @@ class DeviceLoopBlock(RowLoopBlock):
         return tuple(made.to(kind.device) for made, kind in zip(results, self.kinds, strict=True))
 
 
-def compiled_or_none(make: Callable[[], Made]) -> Made | None:
-    """What is made, or None and a line in the log where Triton cannot."""
+def compiled_or_none(make: Callable[[], Made], maker: str) -> Made | None:
+    """What is made, or None and a line in the log where that fails."""
     try:
         return make()
-    except Exception as problem:  # Triton, LLVM and the driver raise whatever they like
-        _say_what_failed(f"{type(problem).__name__}: {problem}".splitlines()[0])
+    except Exception as problem:  # compilers and the driver raise whatever they like
+        _say_what_failed(maker, f"{type(problem).__name__}: {problem}".splitlines()[0])
         return None
 
 
-@lru_cache(maxsize=1)
-def _say_what_failed(problem: str) -> None:
-    log.warning("a loop on a CUDA device runs by torch calls: Triton says %s", problem)
+@lru_cache(maxsize=8)
+def _say_what_failed(maker: str, problem: str) -> None:
+    log.warning("a loop on a CUDA device runs by torch calls, without %s: %s", maker, problem)

@@ -189,7 +189,7 @@ def test_what_triton_does_not_compile_runs_by_torch_calls_and_one_line_says_so(m
             make_relaxation(rate)().map(*columns)
     messages = [record.message for record in caplog.records]
     assert messages == [
-        "a loop on a CUDA device runs by torch calls: Triton says RuntimeError: no PTX today"
+        "a loop on a CUDA device runs by torch calls, without Triton: RuntimeError: no PTX today"
     ]
     torch.testing.assert_close(
         without, values_and_gradients(make_relaxation(rate)(), columns, [rate])
