@@ -58,7 +58,7 @@ class GradientsSoFar:
         of its elements.
         """
         if slot_count(target) == len(held):
-            return bool(held.all())
+            return bool(np.count_nonzero(held) == len(held))
         return bool(self.arena(target.arena).present[as_slots(target)].all())
 
     def _rows_held(self, target: Span | Picks, rows: int) -> npt.NDArray[np.bool_] | None:
@@ -69,7 +69,7 @@ class GradientsSoFar:
         held: npt.NDArray[np.bool_] = arena.present[as_slots(target)]
         if len(held) != rows and rows:
             held = held.reshape(rows, -1).any(axis=1, keepdims=True).reshape(-1)
-        return held if held.any() else None
+        return held if np.count_nonzero(held) else None
 
     def collect(
         self,

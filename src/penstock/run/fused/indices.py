@@ -66,13 +66,15 @@ class Indices:
 
     def of(self, source: Span | Picks, device: torch.device, start: int = 0) -> FindIndex:
         """The slots of an operand or a target, counted from the slot `start` on."""
-        if isinstance(source, Span):
+        if type(source) is Span:
             piece = count(device, source.start - start, source.count)
             return lambda where=None: piece
-        key = (id(source.slots), start)
-        if key not in self._known:
-            self._known[key] = self.wait(source.slots, device, start)
-        return self._known[key]
+        slots = source.slots  # type: ignore[union-attr]
+        key = (id(slots), start)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self.wait(slots, device, start)
+        return known
 
     def find(
         self, source: Span | Picks, device: torch.device, start: int = 0
@@ -81,9 +83,7 @@ class Indices:
         if type(source) is Span:
             return count(device, source.start - start, source.count)
         found = self.of(source, device, start)
-        if device.type == "cpu":
-            return found()
-        return found
+        return found() if device.type == "cpu" else found
 
     def wait(self, slots: Integers, device: torch.device, start: int = 0) -> Index:
         """Slots that will be brought to the device with the next ones."""
