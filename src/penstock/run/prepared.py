@@ -8,6 +8,7 @@ to their memory: a plan that is kept and run again finds the same chunks in anot
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -76,7 +77,9 @@ class PreparedLaunch:
     ) -> FusedLaunch | None:
         """The launch as it may be run compiled for some purpose."""
         if what not in self.fused:
-            with torch.inference_mode(False):  # runs that are differentiated may use it
+            # Runs that are differentiated may use it.
+            is_inference = torch.is_inference_mode_enabled()
+            with torch.inference_mode(False) if is_inference else nullcontext():
                 self.fused[what] = bind(run)
         return self.fused[what]
 
