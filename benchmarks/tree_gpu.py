@@ -6,9 +6,9 @@ hand-batched programs under torch autograd as well. The bound is a schedule made
 arenas and a backward pass written out, captured in one CUDA graph: it costs the host nothing, and
 it runs for these trees only. A known plan has been run ten times before. Batches "from a loader"
 were prepared beforehand by what a DataLoader's workers would call (`f.collate`, or levels by hand);
-no loader runs, and preparing is not timed. With `--precision bfloat16` all run under autocast, and
-programs whose backward pass is written by hand are left out. Does nothing where there is no CUDA
-device.
+no loader runs, and preparing is not timed. In bfloat16 all run under autocast, and programs whose
+backward pass is written by hand are left out. `--large` adds training of 1,024 trees at hidden
+1,024. Does nothing where there is no CUDA device.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import product
 from typing import Any, TypeAlias
 
 import torch
@@ -57,8 +58,10 @@ def by_autograd(subject: TreeSubject, weights: Tensor | None, *, is_half: bool) 
     there are no weights of a loss; under autocast where they are to have half the bits.
     """
 
+    device = subject.model.leaf_gates.weight.device.type
+
     def run(forward: Forward) -> Any:
-        with torch.autocast("cuda", torch.bfloat16, enabled=is_half):
+        with torch.autocast(device, torch.bfloat16, enabled=is_half):
             if weights is None:
                 return forward()
             return loss_and_gradients(subject.model, forward, weights)
@@ -85,11 +88,11 @@ def by_schedule(subject: TreeSubject, weights: Tensor | None) -> Candidates:
 
 
 def measure_batch(
-    subject: TreeSubject, hidden: int, mode: str, options: argparse.Namespace
+    subject: TreeSubject, hidden: int, mode: str, precision: str, rounds: int
 ) -> Comparison:
     """One batch size, in training or inference."""
     batch, training = len(subject.trees), mode == "training"
-    is_half = options.precision == "bfloat16"
+    is_half = precision == "bfloat16"
     device = subject.model.leaf_gates.weight.device
     weights = torch.randn(hidden, device=device) if training else None
     candidates = by_autograd(subject, weights, is_half=is_half)
@@ -101,16 +104,15 @@ def measure_batch(
         parts = {"products alone": run_products}
     warm_up([candidates[name] for name in ("penstock", LOADED, KNOWN)])
     left_out = {"per sample (a)": f"slow, see batches up to {MANY}"} if batch > MANY else {}
-    precision = ", bfloat16" if is_half else ""
     return compare(
-        f"Tree-LSTM {mode} on a GPU, hidden {hidden}, batch {batch}{precision}",
+        f"Tree-LSTM {mode} on a GPU, hidden {hidden}, batch {batch}, {precision}",
         candidates,
         reference=REFERENCE,
         parts=parts,
         bound=None if is_half else BOUND,
         work=batch,
         unit="trees",
-        rounds=options.rounds,
+        rounds=rounds,
         tolerance=0.1 if is_half else 2e-2,
         notes=NOTES,
         missing={**left_out, **subject.missing},
@@ -120,10 +122,18 @@ def measure_batch(
 def measure(options: argparse.Namespace) -> Iterator[Comparison]:
     """All sizes."""
     load_native()  # as in a process that has planned for a while
+    yield from measure_sizes(options)
+    if options.large:
+        large = {"hidden": [1024], "batches": [1024], "modes": ["training"]}
+        yield from measure_sizes(argparse.Namespace(**(vars(options) | large)))
+
+
+def measure_sizes(options: argparse.Namespace) -> Iterator[Comparison]:
+    """All hidden sizes with all batches, modes and precisions."""
     for hidden, subject in subjects(options):
-        for mode in options.modes:
+        for mode, precision in product(options.modes, options.precisions):
             with torch.set_grad_enabled(mode == "training"):
-                result = measure_batch(subject, hidden, mode, options)
+                result = measure_batch(subject, hidden, mode, precision, options.rounds)
             yield result
 
 
@@ -132,7 +142,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_tree_options(parser)
     modes = ("training", "inference")
     parser.add_argument("--modes", nargs="+", choices=modes, default=list(modes))
-    parser.add_argument("--precision", choices=("tf32", "bfloat16"), default="tf32")
+    precisions = ("tf32", "bfloat16")
+    parser.add_argument("--precisions", nargs="+", choices=precisions, default=list(precisions))
+    parser.add_argument("--large", action="store_true", help="also 1,024 trees at hidden 1,024")
     parser.set_defaults(device="cuda", rounds=5, batches=[1, 10, 25, 64, 256, 1024])
 
 

@@ -18,20 +18,20 @@ class PythonWhile:
 
     def __init__(
         self,
-        head: Callable[[], None],
-        body: Callable[[], None],
-        flag: torch.Tensor,
+        head: Callable[[], torch.Tensor],
+        body: Callable[[], torch.Tensor],
+        device: torch.device,
         words: torch.Tensor,
     ) -> None:
-        self.head, self.body, self.flag = head, body, flag
+        self.head, self.body = head, body
         self.iterations = 0
         head()
         body()
 
     def launch(self) -> None:
-        self.head()
-        while self.flag:
-            self.body()
+        goes_on = self.head()
+        while goes_on:
+            goes_on = self.body()
             self.iterations += 1
 
 

@@ -92,6 +92,7 @@ def _compilers() -> Iterator[Finding]:
 def _optional() -> Iterator[Finding]:
     gives = {
         "numba": "loops over scalars and planning in native code: penstock[native]",
+        "cuda-bindings": "loops with conditions on a CUDA device as graphs",
         "plotly": "pages that show programs and what ran, save_html: penstock[view]",
     }
     for name, what in gives.items():

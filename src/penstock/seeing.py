@@ -125,7 +125,10 @@ def _inputs(module: ModuleType, name: str, path: str) -> Any:
         report(
             f"the file does not say what to run {name} on.",
             where=path,
-            facts=[("looked for", EXAMPLES), ("found", type(found).__name__)],
+            facts=[
+                ("looked for", EXAMPLES),
+                ("found", "nothing" if found is None else type(found).__name__),
+            ],
             todo=(
                 f"Write into the file  {EXAMPLES} = (x, y)  for one call,  {EXAMPLES} = [x1, x2]  "
                 f"for many instances, or a dictionary of these by the name of the function."

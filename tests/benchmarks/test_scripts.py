@@ -25,7 +25,7 @@ TINY = {
     "counted_loop": "--batches 1 3 --length 4 --small-width 2 --large-width 3",
     "while_gpu": "--iterations 5 --instances 5 --device cpu",
     "parallel_iterations": "--bounds 1 2 --iterations 3 --batch 2 --width 3 --layers 1",
-    "distributed_loop": "--processes 2 --iterations 3",
+    "distributed_loop": "--processes 2 --iterations 3 --counted 3",
     "pipeline_lstm": "--layers 2 --hidden 3 --batch 2 --length 3",
     "in_graph_training": "--agents 2 --steps 3",
     "gradient_overhead": "--batch 4 --hidden 4",

@@ -60,13 +60,18 @@ def test_the_arena_has_the_loss_and_the_gradients_of_autograd(trees: list[Tree])
 
 
 @pytest.mark.parametrize("weights", [torch.randn(4), None], ids=["training", "inference"])
-def test_the_candidates_for_a_gpu_agree_here_too(weights: torch.Tensor | None) -> None:
+def test_the_candidates_for_a_gpu_agree_here_too(
+    weights: torch.Tensor | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree_gpu, "CapturedCall", lambda call: call)
     torch.manual_seed(0)
     model = tree_lstm.TreeLSTM(vocabulary=20, embedding=5, hidden=4)
     trees = random_binary_trees(3, vocabulary=20, seed=0)
-    candidates = tree_gpu.candidates_of(TreeSubject(model, trees), weights)
-    check_agreement(candidates, REFERENCE, 1e-4)
-    assert tree_gpu.READY in candidates
+    subject = TreeSubject(model, trees)
+    half = tree_gpu.by_autograd(subject, weights, is_half=True)
+    check_agreement(half, REFERENCE, 0.1)
+    whole = tree_gpu.by_autograd(subject, weights, is_half=False)
+    check_agreement({**whole, **tree_gpu.by_schedule(subject, weights)}, REFERENCE, 1e-4)
 
 
 def test_the_script_for_a_gpu_lacks_only_the_capture_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,11 +82,13 @@ def test_the_script_for_a_gpu_lacks_only_the_capture_here(monkeypatch: pytest.Mo
     options = parser.parse_args(sizes.split())
     options.device, options.rounds = "cpu", 1
     results = list(tree_gpu.measure(options))
-    assert [result.title.split()[1] for result in results] == ["training", "inference"] * 2
-    for result in results:
-        assert result.bound == tree_gpu.BOUND
-        assert result["penstock"].share is not None
-    assert "per sample (a)" in results[2].missing
+    modes = ["training", "training", "inference", "inference"]
+    assert [result.title.split()[1] for result in results] == modes * 2
+    for whole, half in zip(results[::2], results[1::2], strict=True):
+        assert (whole.bound, half.bound) == (tree_gpu.BOUND, None)
+        assert whole["penstock"].share is not None
+        assert half.title.endswith("bfloat16")
+    assert "per sample (a)" in results[4].missing
 
 
 def test_the_products_are_those_of_the_levels() -> None:

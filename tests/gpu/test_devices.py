@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -121,3 +124,80 @@ def test_no_thread_waits_for_a_gpu_before_the_end():
     names = {event.name for event in found.events()}
     assert "cudaMemcpyAsync" in names
     assert not names & {"cudaStreamSynchronize", "cudaEventSynchronize"}
+
+
+@contextmanager
+def synchronisation_is(mode: str) -> Iterator[None]:
+    """What becomes of operations that let the host wait for a GPU, on every thread."""
+    torch.cuda.synchronize()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is a prototype
+        torch.cuda.set_sync_debug_mode(mode)
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("most", [None, 2])
+def test_a_counted_program_partly_on_a_gpu_never_waits_for_it(most):
+    program, _ = make(most)
+    x = torch.randn(6, WIDTH, dtype=torch.float64)
+    trips = [20, 3, 0, 7, 1, 20]
+    with torch.no_grad():
+        expected = torch.stack(program.map(x, trips))
+        with synchronisation_is("error"):
+            found = program.map(x, trips, out="stack")
+    assert torch.equal(found, expected)
+
+
+def converging() -> Any:
+    """A loop whose predicate is computed on a GPU, with work on a CPU beside it."""
+
+    @ps.function
+    def program(x):
+        def body(a, b):
+            with ps.device("cpu:0"):
+                b = torch.tanh(b + 1.0)
+            with ps.device("cuda:0"):
+                return a * 0.5, b
+
+        def go_on(a, b):
+            with ps.device("cuda:0"):
+                return a.sum() > 0.01
+
+        with ps.device("cuda:0"):
+            start = x * 1.0
+        return ps.while_loop(go_on, body, (start, x))
+
+    return program
+
+
+def test_a_predicate_is_the_only_thing_that_is_waited_for():
+    program, x = converging(), torch.ones(WIDTH)
+    with torch.no_grad():
+        program(x)
+        with ps.profile() as run:
+            program(x)
+        reads = len(run.reads)
+        with synchronisation_is("warn"), warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            program(x)
+    assert reads > 5
+    assert len([each for each in found if "synchronizing" in str(each.message)]) == reads
+
+
+def test_copies_to_a_gpu_go_along_with_its_kernels_on_a_stream_of_their_own():
+    call = overlapping(64, 16)
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities, acc_events=True) as found:
+        torch.arange(8, device="cuda").flip(0)
+        call()
+        torch.cuda.synchronize()
+    events = [each for each in found.events() if each.device_type.name == "CUDA"]
+    copies = {each.device_resource_id for each in events if "HtoD" in each.name}
+    kernels = {each.device_resource_id for each in events if "flip" not in each.name}
+    default = {each.device_resource_id for each in events if "flip" in each.name}
+    assert default
+    assert copies
+    assert copies <= kernels - default

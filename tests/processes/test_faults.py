@@ -32,6 +32,9 @@ DISAGREEMENTS = {
     "other_seed": "the ranks differ in the seed of random operations.",
     "other_program": "the ranks differ in the program.",
     "other_order": "the ranks differ in the operation that comes next.",
+    "other_index": "the ranks differ in the data.",
+    "other_leaves": "the ranks differ in the tensors that ask for gradients.",
+    "other_leaves_twice": "the ranks differ in the tensors that ask for gradients.",
     "other_outputs": "the ranks differ in the outputs that have gradients.",
 }
 
@@ -68,6 +71,13 @@ def test_a_rank_that_raises_is_quoted_by_the_others(found):
     assert "rank 0 was" in other["text"]
     assert other["again"] == failing["again"] == "ProcessError"
     assert other["seconds"] < SOON
+
+
+def test_an_interrupt_while_one_rank_plans_ends_the_waits_of_others(found):
+    waiting, interrupted = found["interrupted_while_planning"]
+    assert interrupted["error"] == ""
+    assert "rank 1 was interrupted: KeyboardInterrupt" in waiting["text"]
+    assert waiting["seconds"] < SOON
 
 
 def test_a_branch_of_a_kept_plan_that_has_failed_is_planned_once_more(found):

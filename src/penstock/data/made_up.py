@@ -16,6 +16,7 @@ import torch
 from penstock.data.checks import Integers
 from penstock.data.nodes import child_lists
 from penstock.data.tree import Tree
+from penstock.errors import ArgumentError, report
 
 #: Sizes of subtrees, int64[k], to sizes of their children's subtrees, int64[k, arity].
 Split = Callable[[Integers], Integers]
@@ -35,6 +36,7 @@ def random_binary_trees(
     >>> [len(tree) for tree in random_binary_trees(3, leaves=(4, 4), seed=0)]
     [7, 7, 7]
     """
+    _check(count, vocabulary, leaves=leaves)
     rng = np.random.default_rng(seed)
     widths = np.clip(rng.normal(mean, spread, count), *leaves).astype(np.int64)
     sizes = 2 * widths - 1
@@ -56,6 +58,7 @@ def random_trees(
     >>> max(int(tree.start.diff().max()) for tree in trees)
     5
     """
+    _check(count, vocabulary, nodes=nodes, max_arity=(1, max_arity))
     rng = np.random.default_rng(seed)
     sizes = rng.integers(nodes[0], nodes[1] + 1, count)
     parents = _grow(sizes, lambda spans: _split_any(spans, max_arity, rng))
@@ -70,6 +73,7 @@ def perfect_trees(
     >>> len(perfect_trees(1, depth=3)[0])
     15
     """
+    _check(count, vocabulary, arity=(1, arity))
     size = sum(arity**level for level in range(depth + 1))
     sizes = np.full(count, size, dtype=np.int64)
     parents = _grow(sizes, lambda spans: np.repeat(((spans - 1) // arity)[:, None], arity, axis=1))
@@ -80,6 +84,7 @@ def chains(
     count: int, *, length: tuple[int, int] = (10, 60), vocabulary: int = 2000, seed: int
 ) -> list[Tree]:
     """Trees in which every node but the last has one child: sequences written as trees."""
+    _check(count, vocabulary, length=length)
     rng = np.random.default_rng(seed)
     sizes = rng.integers(length[0], length[1] + 1, count)
     parents = _grow(sizes, lambda spans: spans[:, None] - 1)
@@ -90,10 +95,29 @@ def combs(
     count: int, *, leaves: tuple[int, int] = (10, 60), vocabulary: int = 2000, seed: int
 ) -> list[Tree]:
     """Binary trees whose left children are all leaves: the deepest for their size."""
+    _check(count, vocabulary, leaves=leaves)
     rng = np.random.default_rng(seed)
     sizes = 2 * rng.integers(leaves[0], leaves[1] + 1, count) - 1
     parents = _grow(sizes, lambda spans: np.stack([np.ones_like(spans), spans - 2], axis=1))
     return _plant(parents, sizes, rng, vocabulary)
+
+
+def _check(count: int, vocabulary: int, **ranges: tuple[int, int]) -> None:
+    """Refuse numbers of which no trees can be made."""
+    facts = [("count", str(count))] if count < 0 else []
+    facts += [("vocabulary", str(vocabulary))] if vocabulary < 1 else []
+    for name, given in ranges.items():
+        is_range = isinstance(given, tuple) and len(given) == 2 and 1 <= given[0] <= given[1]
+        facts += [] if is_range else [(name, str(given))]
+    if facts:
+        raise ArgumentError(
+            report(
+                "Trees cannot be made of these numbers.",
+                facts=facts,
+                todo="Pass a count of 0 or more, one word at least, and ranges (lowest, highest)"
+                " from 1 on.",
+            )
+        )
 
 
 def _grow(sizes: Integers, split: Split) -> Integers:

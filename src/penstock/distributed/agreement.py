@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from contextlib import AbstractContextManager
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -31,12 +32,16 @@ _ADVICE = {
     "same order.",
     "the seed of random operations": "Call `torch.manual_seed` with the same number on every rank, "
     "and draw alike.",
+    "the tensors that ask for gradients": "Set `requires_grad` of inputs, and of parameters that "
+    "several ranks use, alike on every rank.",
     "the outputs that have gradients": "Compute the loss on every rank in the same way.",
 }
 
 
-def agree_on_call(run: Placing, columns: Columns, inputs: CallInputs, limits: Limits) -> None:
-    """Compare a call with that of every other rank; what it is goes into the digest."""
+def agreed_call(
+    run: Placing, columns: Columns, inputs: CallInputs, limits: Limits
+) -> AbstractContextManager[None]:
+    """Around a call, which is compared with that of every other rank while it begins."""
     executable = run.executable
     seed = run.seed.number if executable.graph.has_random else 0
     facts = {
@@ -46,20 +51,21 @@ def agree_on_call(run: Placing, columns: Columns, inputs: CallInputs, limits: Li
         "the data": _data_digest(columns),
         "the seed of random operations": seed,
     }
-    run.transport.agree(facts, _ADVICE)
+    return run.transport.agreement(facts, _ADVICE)
 
 
-def agree_on_backward(run: Placing, outputs: bytes) -> None:
-    """Compare a backward pass with that of every other rank."""
+def agree_on_backward(run: Placing, outputs: bytes, tensors: bytes) -> None:
+    """Compare a backward pass with that of every other rank, before anything of it is consumed."""
     facts = {
         # Numbers of calls are positive.
         OPERATION: -run.call,
         "the program": 0,
         "the inputs that steer": 0,
-        "the data": 0,
+        "the tensors that ask for gradients": _number(tensors),
         "the outputs that have gradients": _number(outputs),
     }
-    run.transport.agree(facts, _ADVICE)
+    with run.transport.agreement(facts, _ADVICE):
+        run.transport.settle()
 
 
 def program_digest(executable: Executable) -> int:

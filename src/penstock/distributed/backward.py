@@ -22,7 +22,7 @@ from penstock.distributed.messages import RollingDigest
 from penstock.distributed.reversal import PlacedReversal
 from penstock.distributed.run import PlacedTapedRun
 from penstock.distributed.sums import sum_gradients
-from penstock.distributed.users import ranks_of_captures
+from penstock.distributed.users import shared_tensors, users_of
 
 
 def go_backward(
@@ -37,8 +37,9 @@ def go_backward(
     assert isinstance(run, PlacedTapedRun)
     keep = keeps_graph()
     transport, call = run.transport, f"the backward pass of call {run.call}"
+    users = users_of(made, transport.size)
     with without_modes(), torch.no_grad(), transport.lock:
-        agree_on_backward(run, _with_gradients(made, grads))
+        agree_on_backward(run, _with_gradients(made, grads), shared_tensors(made, users))
         with transport.guarded(call):
             transport.digest = RollingDigest(run.digest + b"backward").value
             reversal = kind(run, keep, checks_nan=False)
@@ -48,12 +49,6 @@ def go_backward(
             finally:
                 rest(run)
             found = CallEnds(made).gradients(reversal)
-            everyone = (1 << transport.size) - 1
-            captures = ranks_of_captures(made.executable, everyone)
-            users = [
-                everyone if place.capture is None else captures.get(place.capture, 0)
-                for place in made.places
-            ]
             total = sum_gradients(transport, made.tensors, found, users)
             transport.finish()
     return total

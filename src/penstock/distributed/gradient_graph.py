@@ -23,7 +23,7 @@ from penstock.distributed.messages import RollingDigest
 from penstock.distributed.replay import PlacedReplay
 from penstock.distributed.run import PlacedTapedRun
 from penstock.distributed.sums import Gradients, sum_gradients
-from penstock.distributed.users import ranks_of_captures
+from penstock.distributed.users import shared_tensors, users_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,13 +72,9 @@ class PartGraph:
         on those that use a captured tensor.
         """
         run = _run_of(self.made)
-        everyone = (1 << run.transport.size) - 1
-        users = [everyone] * len(self.parts)
-        if not torch.is_grad_enabled():
-            captures = ranks_of_captures(self.made.executable, everyone)
-            for k, place in enumerate(self.made.places):
-                if place.capture is not None:
-                    users[k] = captures.get(place.capture, 0)
+        size = run.transport.size
+        users = users_of(self.made, size, is_everyone=torch.is_grad_enabled())
+        users += [(1 << size) - 1] * (len(self.parts) - len(users))
         with torch.no_grad():
             tensors = self.leaves[: len(self.parts)]
             found = sum_gradients(run.transport, tensors, self.parts, users)
@@ -111,8 +107,9 @@ class _Step:
         order = 1 if self.before is None else self.before.order + 1
         marks = bytes([order, *(grad is not None for grad in self.grads)])
         transport = run.transport
+        users = users_of(self.made, transport.size, is_everyone=torch.is_grad_enabled())
         with without_modes(), transport.lock:
-            agree_on_backward(run, marks)
+            agree_on_backward(run, marks, shared_tensors(self.made, users))
             with transport.guarded(f"the backward pass of call {run.call}"):
                 transport.digest = RollingDigest(run.digest + b"replay" + marks).value
                 graph = self._graph(run)

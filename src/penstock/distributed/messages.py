@@ -9,8 +9,11 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b
+from typing import Any
 
+import numpy as np
 import torch
 
 from penstock.plan.schedule import Array, Instruction, pieces_of
@@ -87,7 +90,12 @@ def room_for(
     shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str = "cpu"
 ) -> torch.Tensor:
     """Memory for a message with such rows."""
-    return torch.empty(HEADER + math.prod(shape) * dtype.itemsize, dtype=torch.uint8, device=device)
+    return torch.empty(size_with_header(shape, dtype), dtype=torch.uint8, device=device)
+
+
+def size_with_header(shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    """How many bytes a message with such rows has."""
+    return HEADER + math.prod(shape) * dtype.itemsize
 
 
 def aligned(size: int) -> int:
@@ -98,3 +106,15 @@ def aligned(size: int) -> int:
 def rows_in(message: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """The rows of a message, as a view."""
     return message[HEADER:].view(dtype).view(shape)
+
+
+def values_in(memory: bytearray, shape: tuple[int, ...], dtype: torch.dtype) -> Array:
+    """The values of a message in memory of the host, as a view."""
+    values: Array = np.frombuffer(memory, _host_dtype(dtype), offset=HEADER).reshape(shape)
+    return values
+
+
+@cache
+def _host_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    found: np.dtype[Any] = torch.empty(0, dtype=dtype).numpy().dtype
+    return found

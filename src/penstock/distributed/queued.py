@@ -66,6 +66,9 @@ class OnLanes(Placing):
     def _stamp(self, digest: bytes) -> None:
         self.lanes.add(self.lanes.messages, partial(super()._stamp, digest))
 
+    def _expect(self, turns: Sequence[Turn]) -> None:
+        """Messages have a thread of their own, which is there before."""
+
     # ---- turns -----------------------------------------------------------------------------------
 
     def _take_first(self, stage: Stage, window: Sequence[Instruction]) -> list[Array] | None:

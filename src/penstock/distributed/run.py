@@ -8,16 +8,16 @@ on every rank in the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from penstock.autodiff.taped_run import TapedRun
-from penstock.distributed.agreement import agree_on_call
+from penstock.distributed.agreement import agreed_call
 from penstock.distributed.course import Course
 from penstock.distributed.kept_plans import Known, PlacedPlan, Stage, plans_of
+from penstock.distributed.results import spread_results
 from penstock.distributed.transport import Transport
 from penstock.distributed.turns import (
     Cross,
@@ -33,7 +33,6 @@ from penstock.plan.call_inputs import CallInputs
 from penstock.plan.exchanges import GIVEN
 from penstock.plan.limits import Limits, current_limits
 from penstock.plan.machine import Steps
-from penstock.plan.outcome import InBoxes, OnHost, Where
 from penstock.plan.placed import PlacedPlanner
 from penstock.plan.schedule import (
     Array,
@@ -46,7 +45,6 @@ from penstock.plan.schedule import (
     Picks,
     Read,
     Span,
-    pick,
     slot_count,
 )
 from penstock.run.engine import Columns, Run
@@ -55,6 +53,9 @@ from penstock.run.fused.indices import Indices
 from penstock.run.inputs import install_inputs, read_inputs
 from penstock.run.kept_plans import WINDOW
 from penstock.run.prepared import prepare_fetch, prepare_put
+
+#: Turns of a stage that are looked at for a message to come.
+FEW = 8
 
 
 class Placing(Run):
@@ -78,10 +79,10 @@ class Placing(Run):
         inputs = read_inputs(self, columns)
         with self.transport.lock:
             self.call = self.transport.begin_call()
-            agree_on_call(self, columns, inputs, limits)
-            self._carry_out_agreed(columns, inputs, limits)
+            with agreed_call(self, columns, inputs, limits):
+                self._carry_out_alike(columns, inputs, limits)
 
-    def _carry_out_agreed(self, columns: Columns, inputs: CallInputs, limits: Limits) -> None:
+    def _carry_out_alike(self, columns: Columns, inputs: CallInputs, limits: Limits) -> None:
         # A process may have one rank in this group and another in the next.
         key = (
             inputs.digest(limits, WINDOW) + self.transport.rank.to_bytes(4, "little") + self.manner
@@ -101,13 +102,17 @@ class Placing(Run):
         """Carry out stage after stage. What the planner finds wrong, it finds on every rank."""
         answer: list[Array] | None = None
         while (stage := course.next(answer)) is not None:
-            with self.transport.guarded(f"call {self.call}"):
+            try:
                 self._stamp(stage.digest)
                 self._grow(stage.growth)
                 if stage.turns is None:
                     answer = self._take_first(stage, course.window)
                 else:
+                    self._expect(stage.turns)
                     answer = self._take(stage.turns)
+            except BaseException as error:
+                self.transport.note_failure(error, f"call {self.call}")
+                raise
             if stage.outcome is not None:
                 self.outcome, self.digest = stage.outcome, stage.digest
 
@@ -149,7 +154,7 @@ class Placing(Run):
         if isinstance(item, Chunk | Mark | Await):
             return None
         if isinstance(item, Read):
-            spread = (self._spread_of(source, "values that steer") for source in item.sources)
+            spread = (self.spread_of(source, "values that steer") for source in item.sources)
             return Tell(tuple(spread))
         if isinstance(item, Launch):
             return self._launch_of(item, indices)
@@ -186,11 +191,24 @@ class Placing(Run):
             return f"rows for block {self.blocks[reader.block].name}"
         return "rows to be read back" if reader is not None else "rows for what comes next"
 
-    def _spread_of(self, slots: Span | Picks, what: str) -> Spread:
+    def _spread_results(self) -> None:
+        spread_results(self)
+
+    def spread_of(self, slots: Span | Picks, what: str) -> Spread:
         """Values of slots, which one rank has, for every rank."""
         arena = self.arena(slots.arena)
         rows = Rows((slot_count(slots), *arena.kind.shape), arena.dtype, arena.device, what)
         return Spread(self.ranks[self.device(slots)], slots, rows)
+
+    def _expect(self, turns: Sequence[Turn]) -> None:
+        """Where the first message of a stage tells this rank something, begin to receive it before
+        the launches in front of it.
+        """
+        for turn in turns[:FEW]:
+            if isinstance(turn, Tell) and turn.parts[0].source != self.transport.rank:
+                self.transport.expect(turn.parts[0].rows, turn.parts[0].source)
+            if not isinstance(turn, Own):
+                return
 
     def _take(self, turns: Sequence[Turn]) -> list[Array] | None:
         """Take turns; what was read, if the last one reads."""
@@ -241,23 +259,6 @@ class Placing(Run):
                 turn.put = prepare_put(self, turn.crossing.copy.target)
         turn.put(self, rows)
 
-    # ---- what every rank gets --------------------------------------------------------------------
-
-    def _spread_results(self) -> None:
-        """From the home device to where results are collected, on every rank."""
-        places = [rows for where in self.outcome.results for rows in _places_of(where)]
-        for number in {rows.arena for rows in places if not self.is_mine(rows.arena)}:
-            arena = self.arena(number)
-            arena.forget()  # inputs were there, and are among the results that come
-            arena.grow(0, self.outcome.extents[number].end)
-        for place in places:
-            part = self._spread_of(place, "results")
-            is_mine = part.source == self.transport.rank
-            mine = self.fetched(part, place) if is_mine else None
-            values = self.transport.broadcast(mine, part.rows, part.source)
-            if mine is None:
-                self.arena(place.arena).write(place, values)
-
     # ---- arenas ----------------------------------------------------------------------------------
 
     def device(self, slots: Span | Picks) -> int:
@@ -286,16 +287,3 @@ def ranks_of_devices(executable: Executable) -> list[int]:
     """The rank of each device that a program runs on."""
     assert executable.placement is not None
     return [device.rank or 0 for device in executable.placement.devices]
-
-
-def _places_of(where: Where | OnHost) -> Iterator[Span | Picks]:
-    """The rows of an output."""
-    if isinstance(where, OnHost):
-        return
-    if isinstance(where, InBoxes):
-        for number in np.unique(where.arenas).tolist():
-            yield pick(number, where.slots[where.arenas == number])
-        return
-    number, slots = where.of(slice(None))
-    if len(slots):
-        yield pick(number, slots)

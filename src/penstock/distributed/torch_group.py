@@ -69,10 +69,10 @@ def check_backend(group: dist.ProcessGroup) -> None:
 def carries(group: dist.ProcessGroup, device: torch.device) -> bool:
     """Whether tensors of a device travel as they are, and not through the host."""
     try:
-        group._get_backend(device)
+        backend = group._get_backend(device)
     except RuntimeError:
         return False
-    return device.type == "cpu" or dist.get_backend(group) != "gloo"
+    return device.type == "cpu" or backend.name() != "gloo"
 
 
 def limit_of(group: dist.ProcessGroup) -> timedelta:

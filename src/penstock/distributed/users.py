@@ -5,8 +5,10 @@ Use is decided by the program, not by what one call happens to launch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
+from penstock.autodiff.call import DifferentiableCall
 from penstock.distributed.run import ranks_of_devices
 from penstock.ir.program import Captured
 from penstock.run.executable import Executable
@@ -23,6 +25,33 @@ def ranks_of_captures(executable: Executable, everyone: int) -> dict[int, int]:
     if everyone not in known:
         known[everyone] = _find_users(executable, everyone)
     return known[everyone]
+
+
+def users_of(made: DifferentiableCall, size: int, *, is_everyone: bool = False) -> list[int]:
+    """For each tensor that asks for gradients the ranks that get them, as bits: all of `size`, or
+    for captured tensors those that use them.
+    """
+    everyone = (1 << size) - 1
+    if is_everyone:
+        return [everyone] * len(made.places)
+    captures = ranks_of_captures(made.executable, everyone)
+    return [
+        everyone if place.capture is None else captures.get(place.capture, 0)
+        for place in made.places
+    ]
+
+
+def shared_tensors(made: DifferentiableCall, users: Sequence[int]) -> bytes:
+    """What ranks must agree on before they exchange gradients: tensors that several get, in their
+    order.
+    """
+    found = zip(made.places, made.tensors, users, strict=True)
+    shared = [
+        (place, tuple(tensor.shape), tensor.dtype)
+        for place, tensor, ranks in found
+        if ranks.bit_count() > 1
+    ]
+    return repr(shared).encode()
 
 
 def _find_users(executable: Executable, everyone: int) -> dict[int, int]:

@@ -56,6 +56,11 @@ class AdaptiveComputation(nn.Module):
         self, step: nn.Module, size: int, *, limit: int = 100, epsilon: float = 0.01
     ) -> None:
         super().__init__()
+        if limit < 1:
+            raise ValueError(
+                f"AdaptiveComputation: the limit is {limit}, and one step is always made. "
+                "Pass a limit of 1 or more."
+            )
         self.step = step
         self.halt = nn.Linear(size, 1)
         self.limit = limit

@@ -49,6 +49,11 @@ class BeamSearch(nn.Module):
 
     def __init__(self, step: nn.Module, *, width: int, begin: int, end: int, limit: int) -> None:
         super().__init__()
+        if width < 1 or limit < 0:
+            raise ValueError(
+                f"BeamSearch: the width is {width} and the limit {limit}. "
+                "Keep one hypothesis at least, and allow no negative number of tokens."
+            )
         self.step = step
         self.width, self.begin, self.end, self.limit = width, begin, end, limit
 

@@ -29,6 +29,8 @@ class _Recurrent(nn.Module):
         self, inputs: int, hidden: int, *, layers: int = 1, bidirectional: bool = False
     ) -> None:
         super().__init__()
+        if layers < 1:
+            raise ValueError(f"{type(self).__name__}: there are {layers} layers. Pass 1 or more.")
         self.hidden = hidden
         self.layers = layers
         self.directions = ("", "_reverse") if bidirectional else ("",)

@@ -16,7 +16,8 @@ class RecursiveTensorNet(nn.Module):
 
         h_k = tanh(z' V_k z + W_k z + b_k)                      for each of the d elements
 
-    where V is d matrices of 2d by 2d. Tokens of inner nodes are not read.
+    where V is d matrices of 2d by 2d. Tokens of inner nodes are not read, and of a node's children
+    only the first two.
 
     Arguments:
         embedding: gives a word its vector, of d elements.

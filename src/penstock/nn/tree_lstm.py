@@ -32,7 +32,8 @@ class BinaryTreeLSTM(nn.Module):
         c = s(U_i z + d_i) * tanh(U_u z + d_u) + s(U_l z + d_l) * c_l + s(U_r z + d_r) * c_r
         h = s(U_o z + d_o) * tanh(c)
 
-    Tokens of inner nodes are not read.
+    Tokens of inner nodes are not read, and of a node's children only the first two: for other trees
+    there is `ChildSumTreeLSTM`.
 
     Arguments:
         embedding: gives a word its vector.

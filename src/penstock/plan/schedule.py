@@ -8,7 +8,7 @@ device).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -188,17 +188,26 @@ def slots_of(source: Span | Picks) -> Integers:
     return source.slots
 
 
-def pieces_of(item: object) -> Iterator[bytes]:
+def pieces_of(item: object) -> list[bytes]:
     """What is hashed of a schedule or of a part of it."""
-    if isinstance(item, np.ndarray):
-        yield str(item.dtype).encode()
-        yield np.ascontiguousarray(item).tobytes()
-    elif isinstance(item, tuple | list):
-        yield type(item).__name__.encode()
+    pieces: list[bytes] = []
+    _add_pieces(item, pieces.append)
+    return pieces
+
+
+def _add_pieces(item: object, add: Callable[[bytes], None]) -> None:
+    if isinstance(item, tuple | list):
+        add(type(item).__name__.encode())
         for inner in item:
-            yield from pieces_of(inner)
+            if type(inner) is int:
+                add(b"%d " % inner)
+            else:
+                _add_pieces(inner, add)
+    elif isinstance(item, np.ndarray):
+        add(f"{item.dtype}{item.shape}".encode())
+        add(np.ascontiguousarray(item).tobytes())
     else:
-        yield repr(item).encode()
+        add(repr(item).encode() + b" ")
 
 
 def consecutive(slots: Integers) -> bool:

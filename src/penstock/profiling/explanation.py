@@ -120,10 +120,11 @@ def _paragraph(block: str, evidence: Evidence) -> str:
     instances = max(launch.call.instances for launch in launches)
     source = launches[0].node.source
     where = f" ({source})" if source else ""
-    head = (
-        f"{block}{where}: {counted(len(launches), 'launch')} of {mean:,.1f} rows on average, "
-        f"{evidence.narrow:,} of them below half of the {counted(instances, 'instance')}."
-    )
+    head = f"{block}{where}: {counted(len(launches), 'launch')} of {mean:,.1f} rows on average"
+    if evidence.narrow:
+        few = f"{evidence.narrow:,} of them below half of the {counted(instances, 'instance')}"
+        head = f"{head}, {few}"
+    head = f"{head}."
     reasons = [sentence for rule in RULES if (sentence := rule(evidence))]
     return "\n".join([head, *(f"  {reason}" for reason in reasons or [_otherwise(evidence)])])
 
@@ -144,6 +145,27 @@ def _different_shapes(evidence: Evidence) -> str | None:
     return (
         f"Different shapes: it works across a dimension whose size differs between instances "
         f"({len(sizes):,} sizes); only rows of one size run together.{why}"
+    )
+
+
+def _different_forms(evidence: Evidence) -> str | None:
+    """Of recorded steps: each kind of operands has a block of its own, under one name."""
+    first = evidence.launches[0]
+    forms = {launch.node for launch in evidence.launches if launch.call is first.call}
+    if first.call.graph is not None or len(forms) <= 1:
+        return None
+    sizes = {tuple(shape[1:] for shape in launch.shapes) for launch in evidence.launches}
+    if len(sizes) > 1:
+        return (
+            f"Different shapes: its operands had {len(sizes):,} kinds of shapes, and only those of "
+            "one kind run together in eager code."
+        )
+    if first.node.source is not None:
+        return None  # one torch function, called at several places with other numbers
+    return (
+        f"Different arguments: it was called with {len(forms):,} structures of arguments, such as "
+        "lists of different lengths, and only calls of one structure run together. Pass it the "
+        "tensors that it needs."
     )
 
 
@@ -185,6 +207,7 @@ def _otherwise(evidence: Evidence) -> str:
 RULES: tuple[Callable[[Evidence], str | None], ...] = (
     _row_by_row,
     _different_shapes,
+    _different_forms,
     _padded,
     _dependence_chain,
     _reads_between,

@@ -4,6 +4,7 @@ Ranks 0 and 1 survive; each of the others is killed in one scenario. A survivor 
 in each scenario, as one line of JSON.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -11,11 +12,13 @@ import threading
 import time
 from datetime import timedelta
 
+import pytest
 import torch
 import torch.distributed as dist
 
 import penstock as ps
 from penstock.distributed.processes import current_transport, process_group
+from penstock.distributed.run import PlacedRun
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LONG, SHORT = timedelta(seconds=40), timedelta(seconds=2)
@@ -123,8 +126,47 @@ def other_outputs():
     sum(result.sum() for result in results[: 3 - RANK]).backward()
 
 
+def other_leaves(create_graph=False):
+    """Rank 0 asks for the gradients of an input, too; both ask for those of a weight."""
+    x = X.clone().requires_grad_(RANK == 0)
+    weight = torch.ones(2, requires_grad=True)
+
+    @ps.function
+    def scale(x):
+        with ps.device("rank:0"):
+            x = torch.sin(x * weight)
+        with ps.device("rank:1"):
+            return x * weight
+
+    result = scale.map(x, out="stack").sum()
+    torch.autograd.grad(result, weight, create_graph=create_graph)
+
+
+def other_leaves_twice():
+    other_leaves(create_graph=True)
+
+
 def bad_index():
     look_up.map(ps.shared(torch.ones(3, 2)), torch.tensor([0, 7, 1]))
+
+
+def other_index():
+    """Rank 1 fails, before any message, since it has another index than rank 0."""
+    look_up.map(ps.shared(torch.ones(3, 2)), torch.tensor([0, 7 if RANK else 2, 1]))
+
+
+def interrupted_while_planning():
+    if RANK == 0:
+        chain.map(X, [2, 2, 2])
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PlacedRun, "plan_window", interrupt)
+        with contextlib.suppress(KeyboardInterrupt):
+            chain.map(X, [2, 2, 2])
+
+
+def interrupt(*args):
+    raise KeyboardInterrupt
 
 
 def fault_of_an_instance():
@@ -226,7 +268,11 @@ SCENARIOS = [
     (other_program, [0, 1], LONG),
     (other_order, [0, 1], LONG),
     (other_outputs, [0, 1], LONG),
+    (other_leaves, [0, 1], LONG),
+    (other_leaves_twice, [0, 1], LONG),
     (rank_that_is_not_there, [0, 1], LONG),
+    (other_index, [0, 1], LONG),
+    (interrupted_while_planning, [0, 1], LONG),
     (fault_of_an_instance, [0, 1], LONG),
     (bad_index, [0, 1], LONG),
     (failure_in_a_new_branch, [0, 1], LONG),

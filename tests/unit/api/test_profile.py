@@ -268,3 +268,28 @@ def test_the_rows_of_an_instance_are_found_by_what_they_needed():
     assert sorted(len(row.needs) for row in rows) == [0, 0, 0, 2, 2]
     assert rows[-1].needs[-1] == len(rows) - 2 or len(rows) - 2 in rows[-1].needs
     assert len(first.trail.rows_of(1)) == 3
+
+
+def test_eager_code_with_operands_of_different_shapes_is_told_so():
+    with ps.profile() as run:
+        ps.map(lambda x: torch.tanh(x @ x), [torch.ones(n, n) for n in (2, 3, 4, 5, 5)])
+    assert (
+        "Different shapes: its operands had 4 kinds of shapes, and only those of one kind run "
+        "together in eager code." in run.explain()
+    )
+    assert "one after the other" not in run.explain()
+
+
+def test_a_step_with_arguments_of_different_structures_is_told_so():
+    class Top(torch.nn.Module):
+        def forward(self, stack):
+            return stack[-1].sin().cos()
+
+    top = Top()
+    with ps.profile() as run:
+        ps.map(lambda x, n: top([x] * n), torch.ones(8, 4), [1, 2, 3, 4] * 2)
+    assert (
+        "Different arguments: it was called with 4 structures of arguments, such as lists of "
+        "different lengths, and only calls of one structure run together. Pass it the tensors "
+        "that it needs." in run.explain()
+    )

@@ -9,6 +9,7 @@ import torch
 from torch.utils import _pytree
 
 from penstock.data import Tree, chains, combs, perfect_trees, random_binary_trees, random_trees
+from penstock.errors import ArgumentError
 
 MAKERS: dict[str, Callable[[int], list[Tree]]] = {
     "random_binary_trees": lambda seed: random_binary_trees(50, seed=seed),
@@ -84,3 +85,19 @@ def test_tokens_come_from_the_vocabulary() -> None:
 
 def test_no_trees_are_an_empty_list() -> None:
     assert random_binary_trees(0, seed=0) == []
+
+
+@pytest.mark.parametrize(
+    ("make", "fact"),
+    [
+        (lambda: random_binary_trees(-1, seed=0), "count  -1"),
+        (lambda: random_trees(2, max_arity=3, vocabulary=0, seed=0), "vocabulary  0"),
+        (lambda: random_trees(2, max_arity=0, seed=0), "max_arity  (1, 0)"),
+        (lambda: chains(2, length=30, seed=0), "length  30"),
+        (lambda: combs(2, leaves=(9, 3), seed=0), "leaves  (9, 3)"),
+    ],
+)
+def test_numbers_of_which_no_trees_can_be_made_are_refused(make, fact) -> None:
+    with pytest.raises(ArgumentError, match="Trees cannot be made of these numbers") as caught:
+        make()
+    assert fact in str(caught.value)

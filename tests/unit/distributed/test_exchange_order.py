@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import penstock as ps
-from penstock.distributed.transport import IN_FLIGHT
+from penstock.distributed.endpoint import IN_FLIGHT
 from penstock.plan.schedule import Copy, Read
 from tests.unit.distributed.exchange_model import (
     Drain,

@@ -96,3 +96,9 @@ def test_wrong_numbers_are_refused_with_both_facts():
         ps.nn.EarlyExit(
             [nn.Linear(4, 4) for _ in range(3)], [nn.Linear(4, 3) for _ in range(2)], threshold=0.5
         )
+    with pytest.raises(ValueError, match="the width is 0 and the limit 9"):
+        ps.nn.BeamSearch(nn.Identity(), width=0, begin=0, end=1, limit=9)
+    with pytest.raises(ValueError, match="the limit is 0, and one step is always made"):
+        ps.nn.AdaptiveComputation(nn.GRUCell(4, 8), size=8, limit=0)
+    with pytest.raises(ValueError, match="GRU: there are 0 layers"):
+        ps.nn.GRU(4, 8, layers=0)

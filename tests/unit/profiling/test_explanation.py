@@ -90,8 +90,7 @@ def test_a_block_that_ran_padded_is_told_of_however_wide_it_was():
     launches = [launch(record, node, 8, size=8, padding=share) for share in (0.25, 0.35)]
     assert paragraphs(profile([record], launches)) == [
         [
-            "attend:softmax (train.py:7, in step): 2 launches of 8.0 rows on average, "
-            "0 of them below half of the 8 instances.",
+            "attend:softmax (train.py:7, in step): 2 launches of 8.0 rows on average.",
             "  Padded: rows of different sizes ran together in 2 launches; "
             "30% of their sequences was padding.",
         ],

@@ -41,34 +41,35 @@ def has_while_nodes() -> bool:
         return False
 
 
-class WhileGraph:
-    """`head()`, then `body()` as often as it leaves the flag set; both work on fixed memory.
+#: Does its work, and gives one bool on the device: whether the loop goes on.
+Part = Callable[[], torch.Tensor]
 
-    `flag` is one bool on the device that both set; `words` is shared memory by whose first number
-    the host ends the loop.
+
+class WhileGraph:
+    """`head()`, then `body()` as long as the last has given true; both work on fixed memory.
+
+    `words` is memory that host and device share, by whose first number the host ends the loop.
     """
 
-    def __init__(
-        self,
-        head: Callable[[], None],
-        body: Callable[[], None],
-        flag: torch.Tensor,
-        words: torch.Tensor,
-    ) -> None:
-        self.device = flag.device
-        self._held = (flag, words, torch.zeros((), dtype=torch.int64, device=flag.device))
-        self._stream: Any = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        self._pool = torch.cuda.MemPool()
+    def __init__(self, head: Part, body: Part, device: torch.device, words: torch.Tensor) -> None:
+        self.device = device
+        self._words = (words, torch.zeros((), dtype=torch.int64, device=device))
+        self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        with torch.cuda.device(device):
+            self._pool = torch.cuda.MemPool()
+            self._exec = self._made(head, body)
+        weakref.finalize(self, _checked, "cuGraphExecDestroy", self._exec).atexit = False
+        torch.cuda.current_stream(device).wait_stream(self._stream)
+
+    def _made(self, head: Part, body: Part) -> Any:
         self._graph = _checked("cuGraphCreate", 0)
         try:
             self._capture(head, body)
-            self._exec = _checked("cuGraphInstantiate", self._graph, 0)
-            weakref.finalize(self, _checked, "cuGraphExecDestroy", self._exec).atexit = False
+            return _checked("cuGraphInstantiate", self._graph, 0)
         finally:
             _checked("cuGraphDestroy", self._graph)
-        torch.cuda.current_stream(self.device).wait_stream(self._stream)
 
-    def _capture(self, head: Callable[[], None], body: Callable[[], None]) -> None:
+    def _capture(self, head: Part, body: Part) -> None:
         driver, _ = _modules()
         context = _checked("cuCtxGetCurrent")
         condition = _checked("cuGraphConditionalHandleCreate", self._graph, context, 0, 0)
@@ -76,8 +77,7 @@ class WhileGraph:
             head()
             body()  # what is done only once, such as making a handle, is done
         with self._apart(), self._capturing(self._graph):
-            head()
-            self._ask(condition)
+            self._ask(condition, head())
             _, _, _, before, *_, count = _checked("cuStreamGetCaptureInfo", self._handle)
         node = driver.CUgraphNodeParams()
         node.type = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
@@ -87,8 +87,7 @@ class WhileGraph:
         node.conditional.ctx = context
         _checked("cuGraphAddNode", self._graph, before, None, count, node)
         with self._apart(), self._capturing(node.conditional.phGraph_out[0]):
-            body()
-            self._ask(condition)
+            self._ask(condition, body())
 
     @property
     def _handle(self) -> int:
@@ -112,8 +111,8 @@ class WhileGraph:
         finally:
             _checked("cuStreamEndCapture", self._handle)
 
-    def _ask(self, condition: Any) -> None:
-        values = (int(condition), *(tensor.data_ptr() for tensor in self._held))
+    def _ask(self, condition: Any, flag: torch.Tensor) -> None:
+        values = (int(condition), *(tensor.data_ptr() for tensor in (flag, *self._words)))
         types = (ctypes.c_uint64, *[ctypes.c_void_p] * 3)
         function, sizes = _kernel(self.device), (1, 1, 1, 1, 1, 1, 0)
         _checked("cuLaunchKernel", function, *sizes, self._handle, (values, types), 0)

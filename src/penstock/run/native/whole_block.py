@@ -96,10 +96,9 @@ class LoopGraph:
         self.known, self.by_row = self._first_values(constants)
         self.carried = [self._room(value) for value in self.node.outputs]
         self.running = torch.zeros(rows, dtype=torch.bool, device=block.device)
-        self.flag = self.running[0] if rows == 1 else torch.zeros_like(self.running[0])
         self.trips = torch.zeros((), dtype=torch.int64, device=block.device)
         self.words = shared_words()
-        self.graph = WhileGraph(self._begin, self._iterate, self.flag, self.words)
+        self.graph = WhileGraph(self._begin, self._iterate, block.device, self.words)
 
     def _first_values(
         self, constants: Sequence[Node]
@@ -128,15 +127,17 @@ class LoopGraph:
 
     # ---- what is captured ------------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        """Carried values are the initial ones."""
+    def _begin(self) -> torch.Tensor:
+        """Carried values are the initial ones; whether any row runs."""
         for room, value in zip(self.carried, self.node.inputs, strict=True):
             room.copy_(self.known[value])
         self._count(0)
-        self._ask()
+        return self._ask()
 
-    def _iterate(self) -> None:
-        """Rows that run get new values; no room is written before all values are there."""
+    def _iterate(self) -> torch.Tensor:
+        """Rows that run get new values; whether any still runs. No room is written before all
+        values are there.
+        """
         body = self.loop.body
         made = self._outputs(body)
         aliases = {room.untyped_storage().data_ptr() for room in self.carried}
@@ -148,20 +149,21 @@ class LoopGraph:
                 running = self.running.view(-1, *[1] * (room.dim() - 1))
                 room.copy_(torch.where(running, value, room))
         self._count(1)
-        self._ask()
+        return self._ask()
 
     def _count(self, more: int) -> None:
         if self.loop.maximum_iterations is not None:
             self.trips.add_(1) if more else self.trips.zero_()
 
-    def _ask(self) -> None:
-        """Which rows run, and whether any does."""
+    def _ask(self) -> torch.Tensor:
+        """Find out which rows run; whether any does."""
         (goes_on,) = self._outputs(self.loop.condition)
         if self.loop.maximum_iterations is not None:
             goes_on = goes_on & (self.trips < self.loop.maximum_iterations)
+        if self.rows == 1:
+            return goes_on
         self.running.copy_(goes_on)
-        if self.rows > 1:
-            torch.any(self.running, dim=0, out=self.flag)
+        return self.running.any()
 
     def _outputs(self, body: Body) -> list[torch.Tensor]:
         """What a body returns, [rows, ...] where rows have their own."""

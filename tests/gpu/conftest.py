@@ -1,0 +1,3 @@
+"""Keeps the doctest collector from importing what is meant to run in processes of its own."""
+
+collect_ignore = ["scripts"]
