@@ -214,7 +214,7 @@ def _add_to_others(reversal: Reversal, addition: SlotAddition, is_apart: bool) -
 def _missing(reversal: Reversal, arena: GradientArena, slots: Slots) -> FindIndex | None:
     """Finds the slots that have had no gradient yet, if there are some; they have one now."""
     without = arena.take_more(slots)
-    return reversal.indices.wait(without, arena.device) if len(without) else None
+    return reversal.indices.wait(without, arena.device, arena.first) if len(without) else None
 
 
 def _masked_addition(

@@ -184,7 +184,7 @@ def _half_form(
         return None
     wires = [launch.operands[k].wire for k in backward.uniforms]  # type: ignore[union-attr]
     parts = [
-        *(_saved_part(page.saved[k], entries) for k, entries in saved),
+        *(_saved_part(page.read_saved(k), entries) for k, entries in saved),
         *(whole_part(reversal.taped.read_uniform(wire)) for wire in wires),
         *(_rows_part(reversal.arena(target.arena).values) for target in targets),
     ]

@@ -80,13 +80,16 @@ _counts: Integers = np.arange(1024)
 class GradientArena:
     """The gradients of one arena."""
 
-    def __init__(self, kind: Kind, capacity: int) -> None:
+    def __init__(self, kind: Kind, capacity: int, first: int = 0) -> None:
         self.kind = kind
+        #: The slot of the first gradient: those before it never have one.
+        self.first = first
         #: The same for all arenas of a kind.
         self.likeness = likeness_of(kind)
         self.device = torch.device(kind.device)
         dtype = getattr(torch, kind.dtype)
-        self.values = torch.empty((capacity, *kind.shape), dtype=dtype, device=self.device)
+        shape = (capacity - first, *kind.shape)
+        self.values = torch.empty(shape, dtype=dtype, device=self.device)
         self.present = np.zeros(capacity, np.bool_)
         #: Slots of inputs whose gradients nobody asks for, if there are any: whatever is written
         #: there is not read, and they never have a gradient.
@@ -101,9 +104,17 @@ class GradientArena:
         self.unasked[span.start : span.start + span.count] = True
 
     def index(self, slots: Slots) -> torch.Tensor:
-        """Slots as an index tensor."""
+        """Where the gradients of slots are, as an index tensor."""
         refuse_while_capturing()
-        return torch.from_numpy(as_array(slots)).to(self.device, non_blocking=True)
+        where = as_array(slots) - self.first if self.first else as_array(slots)
+        return torch.from_numpy(where).to(self.device, non_blocking=True)
+
+    def piece(self, slots: Slots) -> slice | None:
+        """Where the gradients of slots are, if they follow each other."""
+        found = as_slice(slots)
+        if found is None or not self.first:
+            return found
+        return slice(found.start - self.first, found.stop - self.first)
 
     def _finding(self, slots: Slots) -> FindIndex:
         """Brings slots to the device when they are first wanted."""
@@ -179,7 +190,7 @@ class GradientArena:
 
     def prepare_take(self, slots: Slots, index: FindIndex) -> Gather:
         """How to gather gradients of slots that all have one."""
-        piece = as_slice(slots)
+        piece = self.piece(slots)
         if piece is not None:
             return lambda arena: arena.values[piece]
         return lambda arena: arena.values.index_select(0, index())
@@ -206,7 +217,7 @@ class GradientArena:
         """How to add gradients to slots, some of which (but not those that are missing) have one
         already or occur twice.
         """
-        piece = as_slice(slots)
+        piece = self.piece(slots)
         if missing is None and piece is not None:
 
             def add_to_piece(arena: GradientArena, gradients: torch.Tensor) -> None:
@@ -224,7 +235,7 @@ class GradientArena:
 
     def prepare_write(self, slots: Slots, find: FindIndex) -> Accumulate:
         """How to write the first gradients of slots."""
-        piece = as_slice(slots)
+        piece = self.piece(slots)
         if piece is None:
 
             def scatter(arena: GradientArena, gradients: torch.Tensor) -> None:

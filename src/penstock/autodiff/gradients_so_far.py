@@ -7,7 +7,7 @@ the gradient of a uniform value is whole only when its windows are flushed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,8 @@ class GradientsSoFar:
         self.extents = extents
         #: Slots of inputs whose gradients nobody asks for.
         self.unasked = tuple(unasked)
+        #: For some arenas how many of their first slots have no part in this.
+        self.leading: Mapping[int, int] = {}
         self.arenas: dict[int, GradientArena] = {}
         self.uniform_gradients: dict[int, torch.Tensor] = {}
         #: By block and operand, the wire and what waits for it.
@@ -35,7 +37,8 @@ class GradientsSoFar:
         """The gradients of an arena's values."""
         arena = self.arenas.get(number)
         if arena is None:
-            arena = self.arenas[number] = GradientArena(*self.extents[number])
+            first = self.leading.get(number, 0)
+            arena = self.arenas[number] = GradientArena(*self.extents[number], first)
             for span in self.unasked:
                 if span.arena == number:
                     arena.leave_out(span)

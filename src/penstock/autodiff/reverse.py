@@ -41,6 +41,7 @@ class Reversal(GradientsSoFar):
 
     def __init__(self, run: Taping, keep: bool, checks_nan: bool) -> None:
         super().__init__(run.extents(), run.unasked())
+        self.leading = run.leading_slots()
         self.taped = run
         #: Whether rows may be gone through again (the graph is retained).
         self.keep = keep
@@ -175,7 +176,8 @@ class Reversal(GradientsSoFar):
         arena = self.arena(target.arena)
         missing = arena.take_more(row_slots(target, page.rows, index))
         if len(missing):
-            find, number = self.indices.wait(missing, arena.device), target.arena
+            find = self.indices.wait(missing, arena.device, arena.first)
+            number = target.arena
             yield lambda reversal: reversal.arena(number).values.index_fill_(0, find(), 0)
 
     def _bind(self, page: Page, half: Half) -> None:
@@ -253,10 +255,11 @@ class Reversal(GradientsSoFar):
 
     def finding(self, page: Page, source: Span | Picks, index: Integers | None) -> FindIndex:
         """Finds the slots of some rows of an operand or a target on its device."""
-        device = (self.arenas.get(source.arena) or self.arena(source.arena)).device
+        arena = self.arena(source.arena)
         if index is None:
-            return (page.indices or self.indices).of(source, device)
-        return self.indices.wait(as_array(row_slots(source, page.rows, index)), device)
+            return (page.indices or self.indices).of(source, arena.device, arena.first)
+        slots = as_array(row_slots(source, page.rows, index))
+        return self.indices.wait(slots, arena.device, arena.first)
 
 
 def _given(

@@ -43,12 +43,13 @@ class Bundles:
 
     spaces: list[SlotSpace]
     all: list[Bundle] = field(default_factory=list)
+    #: How long the sequences of each bundle are; 0 behind the last.
+    _lengths: Integers = field(default_factory=lambda: np.zeros(1, np.int64))
     _of_kind: dict[Kind, list[Bundle]] = field(default_factory=dict)
 
     def buckets(self, table: SequenceTable, numbers: Integers) -> Integers:
         """How long the padded copies of sequences are; 0 for those without."""
-        lengths = np.array([*(bundle.space.kind.shape[0] for bundle in self.all), 0])
-        return lengths[table.bundle[numbers]]
+        return self._lengths[table.bundle[numbers]]
 
     def find(self, table: SequenceTable, numbers: Integers, length: int) -> Span | None:
         """The padded copies of sequences, where they lie side by side already."""
@@ -95,6 +96,7 @@ class Bundles:
             self.spaces.append(space)
             bundle = Bundle(len(self.all), space)
             self.all.append(bundle)
+            self._lengths = np.array([*self._lengths[:-1], length, 0])
             known.append(bundle)
         space = bundle.space
         space.top = space.end = max(space.end, rows)

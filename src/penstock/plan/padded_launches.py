@@ -30,10 +30,14 @@ if TYPE_CHECKING:
     from penstock.plan.linked import LinkedNode
 
 
+#: All rows of a firing, and none.
+ALL, EMPTY = slice(None), np.empty(0, np.int64)
+
+
 class Group(NamedTuple):
     """Rows that run together, by their positions in a firing."""
 
-    rows: Integers
+    rows: Integers | slice
     #: The padded size of each symbol; None where all rows have one size.
     buckets: dict[str, int] | None
 
@@ -48,17 +52,19 @@ def group_by_bucket(
     """The rows of a firing in groups; `keys` are the sizes of each dynamic operand."""
     sizes = {name: keys[padding.operands[name][0]] for name in padding.least}
     fits = _fits(padding, keys, sizes)
+    is_whole = bool(fits.all())
     chosen = np.flatnonzero(fits)
     if len(chosen):
+        taken = ALL if is_whole else chosen
         buckets = {
-            name: _buckets(machine, node, _places(padding, name), values, chosen, size[chosen])
+            name: _buckets(machine, node, _places(padding, name), values, taken, size[taken])
             for name, size in sizes.items()
         }
         for mine, key in equal_rows(list(buckets.values())):
-            rows = chosen[mine]
-            is_equal = all((size[rows] == size[rows[0]]).all() for size in sizes.values())
+            rows = mine if is_whole else chosen[mine]
+            is_equal = all(map(_is_one, (size[rows] for size in sizes.values())))
             yield Group(rows, None if is_equal else dict(zip(buckets, key, strict=True)))
-    rest = np.flatnonzero(~fits)
+    rest = EMPTY if is_whole else np.flatnonzero(~fits)
     if len(rest):
         for mine, _ in equal_rows([size[rest] for size in keys.values()]):
             yield Group(rest[mine], None)
@@ -73,14 +79,20 @@ def _fits(
         root, more = padding.ties.get(name, (name, 0))
         fits &= sizes[root] >= padding.least[root]
         for place in places:
-            fits &= keys[place] == sizes[root] + more
+            if more or place != padding.operands[root][0]:
+                fits &= keys[place] == sizes[root] + more
     return fits
 
 
-def equal_rows(columns: Sequence[Integers]) -> Iterator[tuple[Integers, list[int]]]:
+def _is_one(sizes: Array) -> bool:
+    """Whether all are the same."""
+    return bool((sizes == sizes[0]).all())
+
+
+def equal_rows(columns: Sequence[Integers]) -> Iterator[tuple[Integers | slice, list[int]]]:
     """The places of each distinct row of these columns, in ascending order."""
-    if all((column == column[0]).all() for column in columns):
-        yield np.arange(len(columns[0])), [int(column[0]) for column in columns]
+    if all(map(_is_one, columns)):
+        yield ALL, [int(column[0]) for column in columns]
         return
     unique, which = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
     which = which.reshape(-1)
@@ -93,7 +105,7 @@ def _buckets(
     node: LinkedNode,
     places: Iterable[int],
     values: dict[int, Array],
-    chosen: Integers,
+    chosen: Integers | slice,
     sizes: Integers,
 ) -> Integers:
     """A padded size for each row: that of the padded copy that the operand with the largest
@@ -103,12 +115,12 @@ def _buckets(
     found = {place: table for place, table in tables if table is not None}
     widths = {place: prod(table.space.kind.shape) for place, table in found.items()}
     width = 1 + sum(widths.values())
-    known = np.zeros(len(chosen), np.int64)
+    known = np.zeros(len(sizes), np.int64)
     if found:
         widest = max(widths, key=widths.__getitem__)
         known = machine.bundles.buckets(found[widest], values[widest][chosen])
-    new = np.flatnonzero(known == 0)
-    if len(new):
+    if not known.all():
+        new = np.flatnonzero(known == 0)
         known[new] = choose_buckets(sizes[new], width)
     return known
 
@@ -137,7 +149,9 @@ def launch_padded(
     delivered: list[Array] = []
     after: list[Unpad] = []
     lengths = padding.result_lengths(sizes)
-    tops = padding.result_lengths({k: np.array([size]) for k, size in buckets.items()})
+    tops = lengths
+    if any(own is not None for own in lengths):
+        tops = padding.result_lengths({k: np.array([size]) for k, size in buckets.items()})
     for wire, own, top in zip(node.node.outputs, lengths, tops, strict=True):
         if own is None or top is None:
             target, slots = new_values(machine, wire, len(rows), None)

@@ -25,6 +25,8 @@ class Mirror(NamedTuple):
     device: torch.device
 
 
+_highest, _WITHOUT_SIGN = np.maximum.reduce, np.dtype(np.uint64)
+
 #: A small number for each kind, which is compared faster.
 _likenesses: dict[Kind, int] = {}
 
@@ -86,17 +88,19 @@ class Arena:
         """The position of the chunk that has all these slots; None where there is none."""
         if not slot_count(source):
             return None
-        if len(self.starts) == 1:
+        starts = self.starts
+        if len(starts) == 1:
             return 0
-        if isinstance(source, Span):
-            lowest, highest = source.start, source.start + source.count - 1
+        if type(source) is Span:
+            number = bisect_right(starts, source.start) - 1
+            highest = source.start - starts[number] + source.count - 1
         else:
-            # Half of the time of `min` and `max` where there are few.
-            slots = source.slots
-            lowest, highest = int(np.minimum.reduce(slots)), int(np.maximum.reduce(slots))
-        number = bisect_right(self.starts, lowest) - 1
-        chunk = self.chunks[number]
-        return number if highest - self.starts[number] < chunk.shape[0] else None
+            slots = source.slots  # type: ignore[union-attr]
+            number = bisect_right(starts, slots[0]) - 1
+            start = starts[number]
+            # a slot below is a very large one without its sign
+            highest = _highest((slots - start if start else slots).view(_WITHOUT_SIGN))
+        return number if highest < self.chunks[number].shape[0] else None
 
     def is_given(self, chunk: int) -> bool:
         """Whether a chunk is an input, which nobody writes to."""

@@ -36,6 +36,11 @@ def capture(run: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGra
     return graph
 
 
+def is_capturing() -> bool:
+    """Whether what is launched now becomes part of a graph."""
+    return _state.is_active
+
+
 def refuse_while_capturing() -> None:
     """Raise where host memory that soon ends would be copied by a graph."""
     if _state.is_active:

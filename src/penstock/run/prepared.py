@@ -8,7 +8,6 @@ to their memory: a plan that is kept and run again finds the same chunks in anot
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -42,6 +41,7 @@ from penstock.run.slot_access import (
     putting,
     putting_result,
 )
+from penstock.run.step_blocks import OpaqueBlock
 from penstock.run.straight import Straightened
 
 if TYPE_CHECKING:
@@ -77,9 +77,10 @@ class PreparedLaunch:
     ) -> FusedLaunch | None:
         """The launch as it may be run compiled for some purpose."""
         if what not in self.fused:
-            # Runs that are differentiated may use it.
-            is_inference = torch.is_inference_mode_enabled()
-            with torch.inference_mode(False) if is_inference else nullcontext():
+            if torch.is_inference_mode_enabled():  # runs that are differentiated may use it
+                with torch.inference_mode(False):
+                    self.fused[what] = bind(run)
+            else:
                 self.fused[what] = bind(run)
         return self.fused[what]
 
@@ -226,3 +227,10 @@ def prepare_read(run: Runner, item: Read) -> PreparedRead:
     """Find what is read."""
     fetches = (gathering(run.arena(source.arena), source) for source in item.sources)
     return PreparedRead(item, tuple(fetches))
+
+
+def is_repeatable(step: Prepared) -> bool:
+    """Whether a step may run again."""
+    if not isinstance(step, PreparedLaunch):
+        return True
+    return not isinstance(step.block, OpaqueBlock) or step.block.is_repeatable

@@ -88,16 +88,12 @@ class HostLaunches:
         node = self.machine.program.queued[state.scalars[op.ASKED_NODE]]
         count, heap = int(state.scalars[op.ASKED_COUNT]), state.space.heap
         rows = heap[op.ROWS_REGISTER : op.ROWS_REGISTER + count].copy()
-        positions = [
-            position
-            for position, wire in enumerate(node.node.inputs)
-            if wire.home is not Home.UNIFORM
-        ]
+        wires = {p: w for p, w in enumerate(node.node.inputs) if w.home is not Home.UNIFORM}
         top = state.scalars[op.HEAP_TOP]
-        starts = heap[top : top + len(positions)].tolist()
+        starts = heap[top : top + len(wires)].tolist()
         values = {
-            position: _typed(node.node.inputs[position], heap[start : start + count].copy())
-            for position, start in zip(positions, starts, strict=True)
+            position: _typed(wires[position], heap[start : start + count].copy())
+            for position, start in zip(wires, starts, strict=True)
         }
         launch_mixing(self, node, rows, values)
         self._tell(op.WITH_LAST)

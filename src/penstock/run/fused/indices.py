@@ -58,10 +58,12 @@ class Index:
 class Indices:
     """Index tensors that are wanted together, each made once."""
 
-    __slots__ = ("_known", "_waiting")
+    __slots__ = ("_here", "_known", "_waiting")
 
     def __init__(self) -> None:
+        #: By the array that lists the slots, which whoever asks keeps, and where counting starts.
         self._known: dict[tuple[int, int], Index] = {}
+        self._here: dict[tuple[int, int], torch.Tensor] = {}
         self._waiting: list[Index] = []
 
     def of(self, source: Span | Picks, device: torch.device, start: int = 0) -> FindIndex:
@@ -70,6 +72,9 @@ class Indices:
             piece = count(device, source.start - start, source.count)
             return lambda where=None: piece
         slots = source.slots  # type: ignore[union-attr]
+        if device.type == "cpu" and not torch.is_inference_mode_enabled():
+            here = self._at_once(slots, start)
+            return lambda where=None: here
         key = (id(slots), start)
         known = self._known.get(key)
         if known is None:
@@ -82,8 +87,18 @@ class Indices:
         """The same as a tensor, where it is on its device already."""
         if type(source) is Span:
             return count(device, source.start - start, source.count)
+        if device.type == "cpu" and not torch.is_inference_mode_enabled():
+            return self._at_once(source.slots, start)  # type: ignore[union-attr]
         found = self.of(source, device, start)
         return found() if device.type == "cpu" else found
+
+    def _at_once(self, slots: Integers, start: int) -> torch.Tensor:
+        """Slots on the host, where nothing travels."""
+        key = (id(slots), start)
+        found = self._here.get(key)
+        if found is None:
+            found = self._here[key] = torch.from_numpy(slots - start if start else slots)
+        return found
 
     def wait(self, slots: Integers, device: torch.device, start: int = 0) -> Index:
         """Slots that will be brought to the device with the next ones."""

@@ -50,14 +50,13 @@ class PaddedBlock(RunnableBlock):
             ties = self._find_ties(sizes)
             for tried in (NO_TIES, ties) if ties else (NO_TIES,):
                 self._try(tried)
-        if self._made is None:
-            return None
+        return None if self._made is None else self._padding
+
+    @cached_property
+    def _padding(self) -> Padding:
+        made = self._function
         return Padding(
-            self.number,
-            self._operands_of(),
-            self._made.ties,
-            self._made.least,
-            self._result_lengths,
+            self.number, self._operands_of(), made.ties, made.least, self._result_lengths
         )
 
     @property
