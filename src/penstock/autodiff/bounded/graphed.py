@@ -22,8 +22,11 @@ def input_bytes(columns: Columns) -> int:
 
 
 def may_be_graphed(form: Form, page: Page, tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether the halves of a launch can be graphs: what it reads of the host it only moves."""
-    if not isinstance(form, TrainingForm) or device_of(tensors) is None:
+    """Whether the halves of a launch can be graphs: what it reads of the host it only moves, and it
+    does not run on the thread of a device, beside others.
+    """
+    is_placed = page.block.block.device is not None
+    if not isinstance(form, TrainingForm) or is_placed or device_of(tensors) is None:
         return False
     if all(tensor.device == tensors[0].device for tensor in tensors):
         return True
