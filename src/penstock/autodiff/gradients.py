@@ -44,14 +44,14 @@ Accumulate: TypeAlias = "Callable[[GradientArena, torch.Tensor], None]"
 
 def as_slots(source: Span | Picks) -> Slots:
     """The slots of an operand or a target."""
-    if isinstance(source, Span):
+    if type(source) is Span:
         return slice(source.start, source.start + source.count)
-    return source.slots
+    return source.slots  # type: ignore[union-attr]
 
 
 def as_array(slots: Slots) -> Integers:
     """Slots one by one."""
-    return np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots
+    return np.arange(slots.start, slots.stop) if type(slots) is slice else slots
 
 
 def count_of(slots: Slots) -> int:
@@ -125,13 +125,16 @@ class GradientArena:
     def missing(self, slots: Slots) -> Integers:
         """The slots that have no gradient."""
         held = self.present[slots]
-        return as_array(slots)[~held] if not held.all() else _NONE
+        # Counting takes a tenth of the time of `all` and `any` where there are few.
+        return _NONE if np.count_nonzero(held) == len(held) else as_array(slots)[~held]
 
     def take_first(self, slots: Slots, *, are_distinct: bool = False) -> bool:
         """Whether gradients of these slots are the first and only ones to come, so that they can be
         written; if so, the slots have gradients from now on.
         """
-        if self.present[slots].any() or not (are_distinct or self.are_distinct(slots)):
+        if np.count_nonzero(self.present[slots]):
+            return False
+        if not are_distinct and not self.are_distinct(slots):
             return False
         self._mark(slots)
         return True
@@ -157,7 +160,7 @@ class GradientArena:
             return False
         order = _counted(len(slots))
         self._marks[slots] = order
-        return bool((self._marks[slots] == order).all())
+        return not np.count_nonzero(self._marks[slots] != order)
 
     def clear(self, slots: Slots) -> None:
         """Forget the gradients of slots."""

@@ -61,7 +61,7 @@ class GradientsSoFar:
         of its elements.
         """
         if slot_count(target) == len(held):
-            return bool(held.all())
+            return bool(np.count_nonzero(held) == len(held))
         return bool(self.arena(target.arena).present[as_slots(target)].all())
 
     def _rows_held(self, target: Span | Picks, rows: int) -> npt.NDArray[np.bool_] | None:
@@ -72,7 +72,7 @@ class GradientsSoFar:
         held: npt.NDArray[np.bool_] = arena.present[as_slots(target)]
         if len(held) != rows and rows:
             held = held.reshape(rows, -1).any(axis=1, keepdims=True).reshape(-1)
-        return held if held.any() else None
+        return held if np.count_nonzero(held) else None
 
     def collect(
         self,
@@ -89,9 +89,7 @@ class GradientsSoFar:
         found = self.windows.get(key)
         if found is None:
             found = self.windows[key] = wire, Window(how)
-        gradient = found[1].add(factors if is_own else [*map(self._owned, factors)])
-        if gradient is not None:
-            self.add_uniform(wire, gradient)
+        found[1].add(factors if is_own else [*map(self._owned, factors)])
 
     def _owned(self, values: torch.Tensor) -> torch.Tensor:
         """Values in memory that nobody writes to: slots are used again before a window is full."""

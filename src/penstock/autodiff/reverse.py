@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from penstock.autodiff.additions import find_additions, row_slots
+from penstock.autodiff.additions import Outline, find_additions, row_slots
 from penstock.autodiff.contract import Contraction
 from penstock.autodiff.distinct_half import run_distinct_half
 from penstock.autodiff.fused_half import bind_half
@@ -52,6 +52,8 @@ class Reversal(GradientsSoFar):
         #: Whether the way back is decided by which outputs have cotangents: not where torch's own
         #: autograd finds it for some launch, or where it depends on values.
         self.is_repeatable = True
+        #: What halves have in common, by block and what it gives; kept by `additions`.
+        self.outlines: dict[object, tuple[object, Outline]] = {}
 
     def run(self, entries: Sequence[Entry]) -> WayBack | None:
         """Go through a tape from its end; the way, if which outputs have cotangents decides it.
@@ -164,7 +166,7 @@ class Reversal(GradientsSoFar):
         half = Half(pattern, index, zeros)
         if isinstance(page.form, TrainingForm):
             places = page.form.backward(pattern).gradients
-            half.additions = find_additions(self, page, index, places, [None] * len(places))
+            half.additions = find_additions(self, page, index, places)
             self._bind(page, half)
         return half
 

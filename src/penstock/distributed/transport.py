@@ -64,6 +64,9 @@ class Transport(Endpoint):
         self.lock = threading.RLock()
         #: What ranks have told each other and not compared yet.
         self._open: _Agreement | None = None
+        #: What they were found to differ in, in this call, and the lock of threads that ask for it.
+        self._difference: AgreementError | None = None
+        self._settling = threading.Lock()
         #: Messages of the next operations that are on their way, and where they will be.
         self._expected: deque[tuple[Any, dist.Work]] = deque()
 
@@ -103,6 +106,8 @@ class Transport(Endpoint):
         self._open = self._begin_agreement(facts, advice)
         try:
             yield
+        except AgreementError:
+            raise
         except Exception:
             self.settle()
             raise
@@ -113,6 +118,7 @@ class Transport(Endpoint):
 
     def _begin_agreement(self, facts: Mapping[str, int], advice: Mapping[str, str]) -> _Agreement:
         """Tell every rank what this one is about to do."""
+        self._difference = None
         self.number += 1
         header = Header(_AGREE, len(facts))
         mine = torch.tensor(list(facts.values()), dtype=torch.int64)
@@ -127,10 +133,24 @@ class Transport(Endpoint):
         return _Agreement(facts, advice, header, self.number, messages, works)
 
     def settle(self) -> None:
-        """Compare what ranks are about to do, if that is open; all raise where they differ."""
-        mine, self._open = self._open, None
-        if mine is None or self._reason is not None:
-            return
+        """Compare what ranks are about to do, if that is open; all raise where they differ, on
+        every thread that asks.
+        """
+        with self._settling:
+            if self._difference is not None:
+                raise self._difference
+            mine = self._open
+            if mine is None or self._reason is not None:
+                return
+            try:
+                self._compare(mine)
+            except AgreementError as error:
+                self._difference = error
+                raise
+            finally:
+                self._open = None
+
+    def _compare(self, mine: _Agreement) -> None:
         for source, work in mine.works.items():
             self._wait(work, f"receiving {_ARGUMENTS}", source)
             self._check(mine.messages[source], mine.header, source, _ARGUMENTS)

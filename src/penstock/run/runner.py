@@ -116,10 +116,10 @@ class Runner:
 
     def arena(self, number: int) -> Arena:
         """The arena of that number."""
-        while number >= len(self.arenas):
-            position = len(self.arenas)
-            self.arenas.append(Arena(self.planner.spaces[position].kind, position))
-        return self.arenas[number]
+        arenas = self.arenas
+        while number >= len(arenas):
+            arenas.append(Arena(self.planner.spaces[len(arenas)].kind, len(arenas)))
+        return arenas[number]
 
     def kind(self, number: int) -> Kind:
         """What an arena holds."""
