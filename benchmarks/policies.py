@@ -89,14 +89,17 @@ def try_alone(candidate: Callable[[], Any], device: str, calls: int, rounds: int
     try:
         for _ in range(calls):
             result = candidate()
-        seconds = []
+        seconds, on_gpu = [], device == "cuda"
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats()
         for _ in range(rounds):
             wait_for_devices()
             began = perf_counter()
             candidate()
             wait_for_devices()
             seconds.append(perf_counter() - began)
-        return Trial(seconds, most_bytes(candidate, device), tuple(t.cpu() for t in result))
+        held = torch.cuda.max_memory_allocated() if on_gpu else most_saved_bytes(candidate)
+        return Trial(seconds, held, tuple(t.cpu() for t in result))
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise

@@ -3,16 +3,20 @@
 One layer over sequences of one length, forward and backward, under each memory policy with one
 budget for saved values; beside them the loop in eager PyTorch, the same with its saved tensors on
 the host (`save_on_cpu`), and the same checkpointed in segments of the square root of its length. On
-a GPU torch's allocator is capped at what `--cap` says: who needs more runs out of memory. On a CPU
-values are swapped to a file. `--full-sizes` takes 512 units at batch 512, of which keeping fills
-the cap past about 600 iterations. Where copies are to hide, the body must be heavy: products grow
-with the square of `--hidden`, saved values do not.
+a GPU torch's allocator is capped at what `--cap` says: who needs more runs out of memory; each
+candidate has a process of its own there. Inputs of more than half of the cap stay on the host, and
+each step moves its own to the device. On a CPU values are swapped to a file. `--full-sizes` takes
+512 units at batch 512, of which keeping fills the cap past about 500 iterations; copies are the
+limit there. Where they are to hide, the body must be heavy: products grow with the square of the
+units, saved values do not. `--heavy` takes 4,096 units.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from statistics import median
 
@@ -39,14 +43,25 @@ from benchmarks.script import run_script
 from penstock.run.memory.costs import bandwidth_of
 from penstock.run.memory.policy import bytes_of
 
-#: Calls before any is timed: plans that repeat have become CUDA graphs, and `auto` knows what calls
-#: save. Plans of loops that are longer than this are not kept.
-CALLS, LONG = 10, 1000
+#: Calls before any is timed: what is kept whole has become a CUDA graph after so many, and `auto`
+#: knows by then what calls save.
+CALLS = {"penstock, keep": 10, "penstock, auto": 5}
+
+#: Iterations that are run before anything is timed: loops run in windows by then.
+WARM = 6000
+
+
+class FromHost(lstm.LSTM):
+    """The same model, whose inputs are on the host."""
+
+    def step(self, state: lstm.State, x: Tensor) -> lstm.State:
+        """Move the input where the weights are; the next state."""
+        return super().step(state, x.to(self.gates.weight.device, non_blocking=True))
 
 
 def saved_on_the_host(model: lstm.LSTM, steps: Tensor) -> Tensor:
     """The eager loop, its saved tensors copied to the host."""
-    with save_on_cpu(pin_memory=steps.is_cuda):
+    with save_on_cpu(pin_memory=model.gates.weight.is_cuda):
         return lstm.unrolled(model, steps)
 
 
@@ -65,14 +80,6 @@ def checkpointed(model: lstm.LSTM, steps: Tensor) -> Tensor:
     return state[0]
 
 
-def forward_of(name: str, model: lstm.LSTM, steps: Tensor, budget: int) -> Forward:
-    """One way to the last states; steps come first in `steps`, then sequences."""
-    if name.startswith("penstock"):
-        program = scanned_lstm(model, steps.shape[1])
-        return under_policies(lambda: program(steps), budget)[name]
-    return partial(BASELINES[name], model, steps)
-
-
 BASELINES = {
     "eager loop": lstm.unrolled,
     "eager loop, save_on_cpu": saved_on_the_host,
@@ -81,25 +88,108 @@ BASELINES = {
 CANDIDATES = (*(f"penstock, {policy}" for policy in POLICIES), *BASELINES)
 
 
-def measure_length(length: int, options: argparse.Namespace) -> dict[str, Trial | None]:
-    """All candidates for one length, one after the other."""
-    torch.manual_seed(0)
-    model = lstm.LSTM(options.inputs, options.hidden).to(options.device)
-    steps = torch.randn(length, options.batch, options.inputs, device=options.device)
-    weights = torch.randn(options.hidden, device=options.device)
-    calls = CALLS if length <= LONG else 2
-    trials: dict[str, Trial | None] = {}
-    for name in options.candidates:
-        forward = forward_of(name, model, steps, options.budget)
-        candidate = partial(training_step, model, forward, weights)
-        trials[name] = try_alone(candidate, options.device, calls, options.rounds)
-        del forward, candidate
+class Candidate:
+    """One way to train, for all lengths: of each model there is one program."""
+
+    def __init__(self, name: str, options: argparse.Namespace) -> None:
+        self.name, self.options = name, options
+        torch.manual_seed(0)
+        self.weights = torch.randn(options.hidden, device=options.device)
+        self.near = lstm.LSTM(options.inputs, options.hidden).to(options.device)
+        self.far = FromHost(options.inputs, options.hidden).to(options.device)
+        self.far.load_state_dict(self.near.state_dict())
+        self.programs = {
+            model: scanned_lstm(model, options.batch) for model in (self.near, self.far)
+        }
+
+    def model_for(self, length: int) -> lstm.LSTM:
+        """The model for sequences of a length: where they are large, they stay on the host."""
+        options = self.options
+        size = 4 * length * options.batch * options.inputs
+        return self.near if options.device == "cpu" or 2 * size <= options.cap else self.far
+
+    def inputs(self, length: int) -> tuple[lstm.LSTM, Tensor]:
+        """The model for sequences of a length, and sequences."""
+        options, model = self.options, self.model_for(length)
+        shape = (length, options.batch, options.inputs)
+        draw = torch.Generator(options.device).manual_seed(length)
+        if model is self.near:
+            return model, torch.randn(shape, generator=draw, device=options.device)
+        steps = torch.empty(shape, pin_memory=True)
+        for x in steps.unbind(0):
+            x.copy_(torch.randn(x.shape, generator=draw, device=options.device))
+        return model, steps
+
+    def step(self, model: lstm.LSTM, steps: Tensor) -> tuple[Tensor, ...]:
+        """One step of training."""
+        return training_step(model, self.forward(model, steps), self.weights)
+
+    def forward(self, model: lstm.LSTM, steps: Tensor) -> Forward:
+        """The way to the last states; steps come first in `steps`, then sequences."""
+        if self.name in BASELINES:
+            return partial(BASELINES[self.name], model, steps)
+        return under_policies(lambda: self.programs[model](steps), self.options.budget)[self.name]
+
+    def try_length(self, length: int) -> Trial | None:
+        """Train on sequences of a length."""
+        calls = CALLS.get(self.name, 1 if self.name in BASELINES else 2)
+        model, steps = self.inputs(length)
+        step = partial(self.step, model, steps)
+        return try_alone(step, self.options.device, calls, self.options.rounds)
+
+    def warm_up(self) -> None:
+        """Train on short sequences as long as it takes until loops run as in the middle."""
+        if self.options.device == "cuda" and self.name not in BASELINES:
+            length = min(self.options.lengths)
+            near = self.inputs(length)[1]
+            for model in {self.model_for(length) for length in self.options.lengths}:
+                steps = near if model is self.near else near.cpu().pin_memory()
+                for _ in range(-(-WARM // length)):
+                    self.step(model, steps)
+
+
+def try_lengths(name: str, options: argparse.Namespace) -> dict[int, Trial | None]:
+    """One candidate for all lengths, alone in a process."""
+    torch.set_num_threads(options.threads)
+    if options.device == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = True
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, options.cap / total))
+    candidate = Candidate(name, options)
+    candidate.warm_up()
+    trials = {}
+    for length in options.lengths:
         make_room()
-    results = {name: trial.result for name, trial in trials.items() if trial is not None}
-    known = {name: partial(_give, result) for name, result in results.items()}
+        trials[length] = candidate.try_length(length)
+    return trials
+
+
+def try_all(options: argparse.Namespace) -> dict[int, dict[str, Trial | None]]:
+    """All candidates, one after the other; on a GPU each in a process of its own, from a device
+    that nobody has used.
+    """
+    trials: dict[int, dict[str, Trial | None]] = {length: {} for length in options.lengths}
+    for name in options.candidates:
+        alone = partial(try_lengths, name, options)
+        for length, trial in (in_process(alone) if options.device == "cuda" else alone()).items():
+            trials[length][name] = trial
+    for found in trials.values():
+        agree({name: trial for name, trial in found.items() if trial is not None})
+    return trials
+
+
+def in_process(call: Callable[[], dict[int, Trial | None]]) -> dict[int, Trial | None]:
+    """What a call gives that another process makes."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as process:
+        return process.submit(call).result()
+
+
+def agree(trials: Mapping[str, Trial]) -> None:
+    """Make sure that all who could train have the same gradients."""
+    known = {name: partial(_give, trial.result) for name, trial in trials.items()}
     if known:
         check_agreement(known, next(iter(known)), 2e-2, lambda name: None)
-    return trials
 
 
 def _give(result: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -110,19 +200,30 @@ def terms(trials: Mapping[int, Mapping[str, Trial | None]], options: argparse.Na
     """Both terms of the bound for swapping: what keeping takes, and what copies take alone."""
     bandwidth = bandwidth_of(torch.device(options.device))
     rows = [("measured bandwidth", str(bandwidth))]
+    kept = [
+        1e3 * median(trial.seconds) / length
+        for length, found in trials.items()
+        if (trial := found.get("penstock, keep")) is not None
+    ]
     for length, found in trials.items():
-        kept = found.get("penstock, keep")
-        if kept is not None and kept.held is not None:
-            size = saved_bytes(length, options)
-            compute = 1e3 * min(kept.seconds) / length
-            out, back = (1e3 * size / length / speed for speed in bandwidth[:2])
-            rows += [
-                (f"{length:,}: MiB saved an iteration", rounded(size / length / 2**20)),
-                (f"{length:,}: ms an iteration, keep", rounded(compute)),
-                (f"{length:,}: ms to copy it out and back", f"{rounded(out)} + {rounded(back)}"),
-                (f"{length:,}: bound for swap", rounded(max(compute, out + back))),
-            ]
-    return Figures("both terms", ("what", "figure"), tuple(rows))
+        swapped = found.get("penstock, swap")
+        if swapped is None or not kept:
+            continue
+        size = saved_bytes(length, options)
+        moved = max(0, size - options.budget)
+        out, back = (1e3 * moved / length / speed for speed in bandwidth[:2])
+        taken = 1e3 * median(swapped.seconds) / length
+        bound = max(kept[-1], out + back)
+        told = f"compute {rounded(kept[-1])}, copies {rounded(out)} + {rounded(back)}"
+        rows.append(
+            (
+                f"{length:,}: ms an iteration",
+                f"{told}; swap {rounded(taken)}, {taken / bound:.3f} times the larger",
+            )
+        )
+    each = saved_bytes(1, options) / 2**20
+    rows.append(("MiB that keeping saves an iteration", rounded(each)))
+    return Figures("both terms of the bound", ("what", "figure"), tuple(rows))
 
 
 def saved_bytes(length: int, options: argparse.Namespace) -> int:
@@ -135,11 +236,12 @@ def measure(options: argparse.Namespace) -> Iterator[Figures]:
     """All lengths."""
     if options.full_sizes:
         options.hidden = options.batch = options.inputs = 512
-        options.budget, options.cap = 2 << 30, 6 << 30
-    if options.device == "cuda":
-        total = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, options.cap / total))
-    trials = {length: measure_length(length, options) for length in options.lengths}
+        options.budget, options.cap = 2 << 30, 11 << 29
+    if options.heavy:
+        options.hidden = options.inputs = 4096
+        options.batch, options.lengths = 512, [64]
+        options.budget, options.cap = 1 << 30, 32 << 30
+    trials = try_all(options)
     title = f"LSTM training, hidden {options.hidden}, batch {options.batch}"
 
     def milliseconds(length: int, trial: Trial) -> str:
@@ -161,8 +263,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget", type=bytes_of, default="4MiB", help="for saved values")
     parser.add_argument("--cap", type=bytes_of, default="8GiB", help="for all memory of a GPU")
     parser.add_argument(
-        "--full-sizes", action="store_true", help="512 units, batch 512, 2 GiB of 6 GiB"
+        "--full-sizes", action="store_true", help="512 units, batch 512, 2 GiB of 5.5 GiB"
     )
+    parser.add_argument("--heavy", action="store_true", help="4,096 units, batch 512, 1 GiB")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
 
 

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 import penstock as ps
+from penstock.run.memory import read_ahead
 from penstock.run.memory import store as store_module
 from penstock.run.memory.costs import bandwidth_of
 from penstock.run.memory.pinned import PinnedMemory, slab_of
+from penstock.run.windows import loop_windows
 
 pytestmark = pytest.mark.gpu
 
@@ -73,6 +75,64 @@ def test_device_memory_stays_inside_the_budget(w):
     for policy in ("swap", "recompute", "auto"):
         held = peak_of(w, policy, "8MiB", 1000) - fixed
         assert held < (8 << 20) + saved / 20, policy
+
+
+def lstm_gradients(cell, program, x, policy="keep", budget=None):
+    with ps.memory(policy, budget=budget):
+        y = program(x)
+    loss = (y * torch.arange(1.0, y.shape[-1] + 1, device="cuda")).sum()
+    return torch.autograd.grad(loss, list(cell.parameters()))
+
+
+def lstm_program(cell):
+    @ps.function
+    def last(x):
+        def step(state, row):
+            return cell(row.to("cuda", non_blocking=True), state)
+
+        zeros = torch.zeros(ROWS, WIDTH, device="cuda")
+        return ps.foldl(step, x, (zeros, zeros))[0]
+
+    return last
+
+
+@pytest.mark.parametrize("on_host", [False, True])
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_launches_as_graphs_give_the_same_gradients(is_wide, on_host, monkeypatch):
+    """In windows and one by one, from inputs on the device and on the host."""
+    monkeypatch.setattr(read_ahead, "PIECE", 7 * ROWS * WIDTH * 4)
+    torch.manual_seed(0)
+    cell = torch.nn.LSTMCell(WIDTH, WIDTH).cuda()
+    program = lstm_program(cell)
+    x = torch.randn(100, ROWS, WIDTH)
+    x = x.pin_memory() if on_host else x.cuda()
+    with loop_windows(is_wide):
+        expected = lstm_gradients(cell, program, x)
+        for policy in ("swap", "recompute", "auto"):
+            for _ in range(4):
+                found = lstm_gradients(cell, program, x, policy, "32MiB")
+                if policy == "swap":
+                    assert all(map(torch.equal, found, expected))
+                torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_device_memory_does_not_grow_with_inputs_on_the_host():
+    torch.manual_seed(0)
+    cell = torch.nn.LSTMCell(WIDTH, WIDTH).cuda()
+    program = lstm_program(cell)
+
+    def peak(policy, length):
+        x = torch.randn(length, ROWS, WIDTH).pin_memory()
+        lstm_gradients(cell, program, x, policy, "8MiB")
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        lstm_gradients(cell, program, x, policy, "8MiB")
+        return torch.cuda.max_memory_allocated() - before
+
+    for policy in ("swap", "recompute", "auto"):
+        peak(policy, 1500)
+        assert peak(policy, 4000) < 1.1 * peak(policy, 1500) + (4 << 20), policy
 
 
 def test_bytes_come_back_from_pinned_memory_in_any_order():

@@ -87,6 +87,23 @@ def test_two_numbers_of_a_row_count_together():
     torch.testing.assert_close(ours, theirs)
 
 
+def test_drawn_numbers_are_those_of_each_row():
+    words, w = table(), weight()
+
+    @ps.function
+    def leaf(token):
+        return torch.nn.functional.dropout(w @ words[token])
+
+    def drawn(calls):
+        torch.manual_seed(3)
+        rows = calls()
+        return rows, torch.autograd.grad(sum(row.sum() for row in rows), (words, w))
+
+    with patch.object(Run, "shares_rows", False):
+        expected = drawn(lambda: leaf.map(TOKENS))
+    torch.testing.assert_close(drawn(lambda: leaf.map(TOKENS)), expected)
+
+
 def test_numbers_that_no_cotangent_reaches_spoil_nothing():
     words = torch.tensor([[4.0], [0.0], [9.0]], requires_grad=True)
 

@@ -33,6 +33,7 @@ DISAGREEMENTS = {
     "other_program": "the ranks differ in the program.",
     "other_order": "the ranks differ in the operation that comes next.",
     "other_index": "the ranks differ in the data.",
+    "other_index_on_a_queue": "the ranks differ in the data.",
     "other_leaves": "the ranks differ in the tensors that ask for gradients.",
     "other_leaves_twice": "the ranks differ in the tensors that ask for gradients.",
     "other_outputs": "the ranks differ in the outputs that have gradients.",

@@ -159,7 +159,7 @@ class Runs:
         """Each output of the program: a list of rows, or one tensor of all rows."""
         values = [column.values for column in batch.inputs]
         captures = _captures(entry, batch)
-        executable = self.form_of(entry)
+        executable = self.form_of(entry, batch.count)
         call = (executable, values, captures, batch.count, batch.numbers, seed)
         with naming_assertions(entry.traced.assertions):
             if is_spread(executable):
@@ -171,11 +171,11 @@ class Runs:
             columns = executable.run(values, captures, batch.count, batch.numbers, seed)
             return [column.stacked() if is_joined else column.rows() for column in columns]
 
-    def form_of(self, entry: Entry) -> Any:
-        """The program, compiled, as it pays to run it now."""
+    def form_of(self, entry: Entry, count: int = 1) -> Any:
+        """The program, compiled, as it pays to run it now for so many instances."""
         executable = self.executable(entry)
         with default_policy(self._options["memory"]):
-            return executable.windows.chosen() or executable
+            return executable.windows.chosen(count) or executable
 
     def plan_ahead(self, batch: Batch) -> tuple[list[ShippedPlan], str]:
         """The plans of a map, and why there are none for some instances."""

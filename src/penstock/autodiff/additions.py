@@ -25,7 +25,7 @@ from penstock.autodiff.gradients import (
     as_slots,
     count_of,
 )
-from penstock.plan.schedule import Integers, Picks, Shared, Span
+from penstock.plan.schedule import Integers, Picks, Shared, Span, slots_of
 from penstock.run.fused.indices import FindIndex
 
 if TYPE_CHECKING:
@@ -106,47 +106,60 @@ class SlotAddition(Addition):
         self.put(arena, values.reshape(count_of(self.slots), *arena.kind.shape))
 
 
+class Outline(NamedTuple):
+    """What halves of one block that give the same have in common."""
+
+    #: What is done with gradients of uniform values.
+    uniform: tuple[Addition, ...]
+    #: The operands that have gradients in slots, and the places of these.
+    in_slots: tuple[tuple[int, int], ...]
+
+
 def find_additions(
     reversal: Reversal,
     page: Page,
     index: Integers | None,
     places: Sequence[int | Contraction | None],
-    masks: Sequence[torch.Tensor | None],
+    masks: Sequence[torch.Tensor | None] = (),
 ) -> tuple[Addition, ...]:
     """For each operand how its gradient is added, for the rows of its mask where there is one."""
-    additions: list[Addition] = []
-    is_masked = any(mask is not None for mask in masks)
-    slots = {} if is_masked else _slots(page, index, places)
-    looks = _look(reversal, page, slots)
-    for operand, place, mask in zip(page.operands, places, masks, strict=True):
-        if place is None:
-            continue
+    outline = _outline(reversal, page, places)
+    if any(mask is not None for mask in masks):
+        told = dict(zip(page.operands, masks, strict=True))
+        found = [
+            _masked_addition(reversal, page, operand, place, index, told[operand])
+            for operand, place in outline.in_slots
+        ]
+    else:
+        found = _slot_additions(reversal, page, index, outline.in_slots)
+    return (*outline.uniform, *found)
+
+
+def _outline(reversal: Reversal, page: Page, places: Sequence[int | Contraction | None]) -> Outline:
+    """Found once in a pass for all launches of a block that read the same uniform values."""
+    operands = page.launch.operands
+    wires = tuple([item.wire for item in operands if type(item) is Shared])
+    key = (page.launch.block, id(places), wires)
+    found = reversal.outlines.get(key)
+    if found is None or found[0] is not places:
+        found = reversal.outlines[key] = places, _new_outline(page, places)
+    return found[1]
+
+
+def _new_outline(page: Page, places: Sequence[int | Contraction | None]) -> Outline:
+    uniform: list[Addition] = []
+    in_slots: list[tuple[int, int]] = []
+    for operand, place in zip(page.operands, places, strict=True):
         source = page.launch.operands[operand]
         if isinstance(place, Contraction):
             assert isinstance(source, Shared)
             key = (page.launch.block, operand, source.wire, place.kind, place.shape)
-            additions.append(Collection(key, source.wire, place))
-        elif isinstance(source, Shared):
-            additions.append(UniformAddition(source.wire, place))
-        elif operand in slots:
-            look = looks[source.arena]  # type: ignore[union-attr]
-            found = _slot_addition(reversal, page, operand, place, index, slots[operand], look)
-            additions.append(found)
-        else:
-            additions.append(_masked_addition(reversal, page, operand, place, index, mask))
-    return tuple(additions)
-
-
-def _slots(
-    page: Page, index: Integers | None, places: Sequence[int | Contraction | None]
-) -> dict[int, Slots]:
-    """The slots of the operands that have gradients there."""
-    operands = page.launch.operands
-    return {
-        operand: row_slots(operands[operand], page.rows, index)  # type: ignore[arg-type]
-        for operand, place in zip(page.operands, places, strict=True)
-        if isinstance(place, int) and isinstance(operands[operand], (Span, Picks))
-    }
+            uniform.append(Collection(key, source.wire, place))
+        elif place is not None and isinstance(source, Shared):
+            uniform.append(UniformAddition(source.wire, place))
+        elif place is not None:
+            in_slots.append((operand, place))
+    return Outline(tuple(uniform), tuple(in_slots))
 
 
 class _Look(NamedTuple):
@@ -158,46 +171,50 @@ class _Look(NamedTuple):
     is_first: bool
 
 
-def _look(reversal: Reversal, page: Page, slots: Mapping[int, Slots]) -> dict[int, _Look]:
+def _look(arena: GradientArena, found: Sequence[Slots]) -> _Look:
     """One look at the slots of several operands takes less time than many looks."""
-    sources: dict[int, list[Slots]] = {}
-    for operand, where in slots.items():
-        source = page.launch.operands[operand]
-        sources.setdefault(source.arena, []).append(where)  # type: ignore[union-attr]
-    looks = {}
-    for number, found in sources.items():
-        arena = reversal.arena(number)
-        together = found[0] if len(found) == 1 else np.concatenate([*map(as_array, found)])
-        is_apart = arena.are_distinct(together)
-        looks[number] = _Look(is_apart, is_apart and arena.take_first(together, are_distinct=True))
-    return looks
+    together = found[0] if len(found) == 1 else np.concatenate([*map(as_array, found)])
+    is_apart = arena.are_distinct(together)
+    return _Look(is_apart, is_apart and arena.take_first(together, are_distinct=True))
 
 
-def _slot_addition(
+def _slot_additions(
     reversal: Reversal,
     page: Page,
-    operand: int,
-    place: int,
     index: Integers | None,
-    slots: Slots,
-    look: _Look,
-) -> SlotAddition:
-    source = page.launch.operands[operand]
-    assert isinstance(source, (Span, Picks))
-    arena, find = reversal.arena(source.arena), reversal.finding(page, source, index)
-    is_first = look.is_first or arena.take_first(slots, are_distinct=look.is_apart)
-    addition = SlotAddition(operand, place, source.arena, slots, find, is_first)
-    if not is_first:
-        if look.is_apart and arena.device.type == "cpu":  # elsewhere it would have to travel
+    in_slots: Sequence[tuple[int, int]],
+) -> list[SlotAddition]:
+    operands, rows = page.launch.operands, page.launch.rows
+    sources: list[Span | Picks] = [operands[k] for k, _ in in_slots]  # type: ignore[misc]
+    slots = [row_slots(source, rows, index) for source in sources]
+    by_arena: dict[int, list[Slots]] = {}
+    for source, where in zip(sources, slots):
+        by_arena.setdefault(source.arena, []).append(where)
+    looks = {number: _look(reversal.arena(number), some) for number, some in by_arena.items()}
+    additions = []
+    for (operand, place), source, where in zip(in_slots, sources, slots):
+        look, find = looks[source.arena], reversal.finding(page, source, index)
+        addition = SlotAddition(operand, place, source.arena, where, find, look.is_first)
+        if not look.is_first:
+            _add_to_others(reversal, addition, look.is_apart)
+        additions.append(addition)
+    return additions
+
+
+def _add_to_others(reversal: Reversal, addition: SlotAddition, is_apart: bool) -> None:
+    """Find out to which slots of an operand a gradient has come before."""
+    arena, slots = reversal.arena(addition.arena), addition.slots
+    addition.is_first = arena.take_first(slots, are_distinct=is_apart)
+    if not addition.is_first:
+        if is_apart and arena.device.type == "cpu":  # elsewhere it would have to travel
             addition.held = torch.from_numpy(arena.present[slots].copy())
         addition.missing = _missing(reversal, arena, slots)
-    return addition
 
 
 def _missing(reversal: Reversal, arena: GradientArena, slots: Slots) -> FindIndex | None:
     """Finds the slots that have had no gradient yet, if there are some; they have one now."""
     without = arena.take_more(slots)
-    return reversal.indices.wait(without, arena.device) if len(without) else None
+    return reversal.indices.wait(without, arena.device, arena.first) if len(without) else None
 
 
 def _masked_addition(
@@ -226,10 +243,9 @@ def _masked_addition(
 
 def row_slots(source: Span | Picks, rows: int, index: Integers | None) -> Slots:
     """The slots of some rows (None: all) of an operand or target."""
-    slots = as_slots(source)
     if index is None:
-        return slots
-    listed = as_array(slots)
+        return as_slots(source)
+    listed = slots_of(source)
     if len(listed) == rows:
         return listed[index]
     picked: Integers = listed.reshape(rows, -1)[index].reshape(-1)

@@ -20,6 +20,8 @@ from penstock.run.batched.steps import Step, StraightLine, TensorFact
 
 #: Rows that are collected before they are contracted.
 WINDOW = 512
+#: The same on a CPU, where larger products are not faster, and factors are in the caches still.
+FEW = 256
 
 _ATEN = torch.ops.aten
 _TURNS = (_ATEN.permute.default, _ATEN.t.default, _ATEN.transpose.int)
@@ -52,14 +54,19 @@ class Contraction:
             return pairs
         return [(rows.reshape(-1, *self.shape[1:]), index.reshape(-1)) for rows, index in pairs]
 
-    def contract(self, factors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The gradient of all rows of the factors of one term."""
+    def contract(
+        self, factors: Sequence[torch.Tensor], known: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The gradient of all rows of the factors of one term, added to what is known of it."""
         first = factors[0]
         if self.kind == "product":
-            return torch.mm(first.t(), factors[1])
+            left, right = first.t(), factors[1]
+            return torch.mm(left, right) if known is None else known.addmm_(left, right)
         if self.kind == "sum":
-            return first.sum(0).reshape(self.shape)
-        table = first.new_zeros(self.shape).index_add_(0, factors[1], first)
+            total = first.sum(0).reshape(self.shape)
+            return total if known is None else known.add_(total)
+        table = first.new_zeros(self.shape) if known is None else known
+        table.index_add_(0, factors[1], first)
         if self.skipped >= 0:
             table[self.skipped].zero_()
         return table
@@ -72,22 +79,33 @@ class Window:
     contraction: Contraction
     parts: list[tuple[torch.Tensor, ...]] = field(default_factory=list)
     rows: int = 0
+    #: The gradient of rows that were contracted.
+    gradient: torch.Tensor | None = None
 
-    def add(self, factors: Sequence[torch.Tensor]) -> torch.Tensor | None:
-        """Take factors; the gradient, if there are enough rows now."""
+    def add(self, factors: Sequence[torch.Tensor]) -> None:
+        """Take factors, and contract all there are if these are enough rows."""
         terms = self.contraction.terms(factors)
         self.parts += terms
         self.rows += len(terms) * factors[0].shape[0]
-        return self.flush() if self.rows >= WINDOW else None
+        if self.rows >= (FEW if _is_exact(factors[0]) else WINDOW):
+            self._contract()
+
+    def _contract(self) -> None:
+        parts, self.parts, self.rows = self.parts, [], 0
+        columns = zip(*parts, strict=True)
+        factors = parts[0] if len(parts) == 1 else [torch.cat(column) for column in columns]
+        self.gradient = self.contraction.contract(factors, self.gradient)
 
     def flush(self) -> torch.Tensor | None:
         """The gradient of what was collected."""
-        if not self.parts:
-            return None
-        parts, self.parts, self.rows = self.parts, [], 0
-        if len(parts) == 1:
-            return self.contraction.contract(parts[0])
-        return self.contraction.contract([torch.cat(column) for column in zip(*parts, strict=True)])
+        if self.parts:
+            self._contract()
+        gradient, self.gradient = self.gradient, None
+        return gradient
+
+
+def _is_exact(values: torch.Tensor) -> bool:
+    return values.dtype in (torch.float32, torch.float64) and values.device.type == "cpu"
 
 
 def cut(

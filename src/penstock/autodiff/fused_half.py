@@ -8,13 +8,13 @@ rows only.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from penstock.autodiff.additions import SlotAddition
+from penstock.autodiff.additions import Addition, SlotAddition
 from penstock.autodiff.contract import Contraction
 from penstock.autodiff.joint import Backward, TrainingForm
 from penstock.plan.schedule import Operand, Picks, Span
@@ -76,37 +76,38 @@ class FusedHalf:
         self.saved: list[tuple[int, int, int]] = []
         self.wires: list[tuple[int, int]] = []
         self.arenas: list[tuple[int, int]] = []
-        self._take(reversal, page, half)
         #: What is left to do with results that are not written.
-        self.additions = [
-            addition
-            for addition in half.additions
-            if not isinstance(addition, SlotAddition) or addition.operand not in form.written
-        ]
+        self.additions: list[Addition] = []
+        self._take(reversal, page, half)
 
     def _take(self, reversal: Reversal, page: Page, half: Half) -> None:
         form, launch, tensors = self.form, page.launch, self.tensors
+        device = form.form.code.device
         # On a CPU slots are tensors at once.
-        self.is_found = form.form.code.device.type == "cpu"
-        found: Callable[[FindIndex], Any] = _now if self.is_found else _later
-        rows = _positions(reversal, page, half, form.form.code.device)
+        self.is_found = is_found = device.type == "cpu"
+        rows: Any = _positions(reversal, page, half, device)
+        rows = rows() if is_found else rows
         for position, entries in form.saved:
             self.saved.append((len(tensors), position, entries))
-            tensors += (None, found(rows)) if entries else (None,)
+            tensors += (None, rows) if entries else (None,)
         for operand in form.uniforms:
             self.wires.append((len(tensors), launch.operands[operand].wire))  # type: ignore[union-attr]
             tensors.append(None)
         for result in half.pattern:
             target = launch.targets[result]
+            find: Any = reversal.finding(page, target, half.index)
             self.arenas.append((len(tensors), target.arena))
-            tensors += (None, found(reversal.finding(page, target, half.index)))
-        assert half.additions is not None
-        for addition in half.additions:
-            if isinstance(addition, SlotAddition) and addition.operand in form.written:
+            tensors += (None, find() if is_found else find)
+        written = form.written
+        for addition in half.additions:  # type: ignore[union-attr]
+            if type(addition) is SlotAddition and addition.operand in written:
+                find = addition.find
                 self.arenas.append((len(tensors), addition.arena))
-                tensors += (None, found(addition.find))
+                tensors += (None, find() if is_found else find)
                 if addition.held is not None:
                     tensors.append(addition.held)
+            else:
+                self.additions.append(addition)
 
     def run(self, reversal: Reversal, page: Page) -> bool:
         """Do it; False where it must be done the plain way."""
@@ -139,40 +140,31 @@ class FusedHalf:
         return tensors
 
 
-def _now(find: FindIndex) -> torch.Tensor:
-    return find()
-
-
-def _later(find: FindIndex) -> FindIndex:
-    return find
-
-
 def bind_half(reversal: Reversal, page: Page, half: Half) -> FusedHalf | None:
     """The half of some rows of a launch, if it can be run compiled."""
     form = page.form
     if not isinstance(form, TrainingForm) or not (page.is_apart or are_apart(page.launch)):
         return None
     assert half.additions is not None
-    operands, targets = page.launch.operands, page.launch.targets
+    operands, targets, arena = page.launch.operands, page.launch.targets, reversal.arena
     written = tuple(
-        (addition.operand, addition.place, addition.is_first)
-        for addition in half.additions
-        if isinstance(addition, SlotAddition)
-        and (addition.is_first or addition.held is not None)
-        and operands[addition.operand].length is None  # type: ignore[union-attr]
+        [
+            (addition.operand, addition.place, addition.is_first)
+            for addition in half.additions
+            if type(addition) is SlotAddition
+            and (addition.is_first or addition.held is not None)
+            and operands[addition.operand].length is None  # type: ignore[union-attr]
+        ]
     )
-    sources = [*(targets[k] for k in half.pattern), *(operands[k] for k, *_ in written)]
-    kinds = tuple(_kind(reversal, source) for source in sources)
-    key = (half.pattern, written, kinds)
+    sources: list[Any] = [targets[k] for k in half.pattern]
+    sources += [operands[k] for k, *_ in written]
+    # What halves with the same code have in common; nothing for what has no code.
+    kinds = [arena(item.arena).likeness if item.length is None else None for item in sources]
+    key = (half.pattern, written, *kinds)
     if key not in form.fused_halves:
         form.fused_halves[key] = _half_form(reversal, page, half, written)
     found: HalfForm | None = form.fused_halves[key]
     return None if found is None else FusedHalf(reversal, page, half, found)
-
-
-def _kind(reversal: Reversal, source: Any) -> object:
-    """What halves with the same code have in common; None for what has no code."""
-    return None if source.length is not None else reversal.arena(source.arena).likeness
 
 
 def _half_form(
@@ -192,7 +184,7 @@ def _half_form(
         return None
     wires = [launch.operands[k].wire for k in backward.uniforms]  # type: ignore[union-attr]
     parts = [
-        *(_saved_part(page.saved[k], entries) for k, entries in saved),
+        *(_saved_part(page.read_saved(k), entries) for k, entries in saved),
         *(whole_part(reversal.taped.read_uniform(wire)) for wire in wires),
         *(_rows_part(reversal.arena(target.arena).values) for target in targets),
     ]

@@ -7,7 +7,7 @@ the gradient of a uniform value is whole only when its windows are flushed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,8 @@ class GradientsSoFar:
         self.extents = extents
         #: Slots of inputs whose gradients nobody asks for.
         self.unasked = tuple(unasked)
+        #: For some arenas how many of their first slots have no part in this.
+        self.leading: Mapping[int, int] = {}
         self.arenas: dict[int, GradientArena] = {}
         self.uniform_gradients: dict[int, torch.Tensor] = {}
         #: By block and operand, the wire and what waits for it.
@@ -35,7 +37,8 @@ class GradientsSoFar:
         """The gradients of an arena's values."""
         arena = self.arenas.get(number)
         if arena is None:
-            arena = self.arenas[number] = GradientArena(*self.extents[number])
+            first = self.leading.get(number, 0)
+            arena = self.arenas[number] = GradientArena(*self.extents[number], first)
             for span in self.unasked:
                 if span.arena == number:
                     arena.leave_out(span)
@@ -58,7 +61,7 @@ class GradientsSoFar:
         of its elements.
         """
         if slot_count(target) == len(held):
-            return bool(held.all())
+            return bool(np.count_nonzero(held) == len(held))
         return bool(self.arena(target.arena).present[as_slots(target)].all())
 
     def _rows_held(self, target: Span | Picks, rows: int) -> npt.NDArray[np.bool_] | None:
@@ -69,7 +72,7 @@ class GradientsSoFar:
         held: npt.NDArray[np.bool_] = arena.present[as_slots(target)]
         if len(held) != rows and rows:
             held = held.reshape(rows, -1).any(axis=1, keepdims=True).reshape(-1)
-        return held if held.any() else None
+        return held if np.count_nonzero(held) else None
 
     def collect(
         self,
@@ -86,9 +89,7 @@ class GradientsSoFar:
         found = self.windows.get(key)
         if found is None:
             found = self.windows[key] = wire, Window(how)
-        gradient = found[1].add(factors if is_own else [*map(self._owned, factors)])
-        if gradient is not None:
-            self.add_uniform(wire, gradient)
+        found[1].add(factors if is_own else [*map(self._owned, factors)])
 
     def _owned(self, values: torch.Tensor) -> torch.Tensor:
         """Values in memory that nobody writes to: slots are used again before a window is full."""

@@ -9,7 +9,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from penstock.run.batched.optimise import optimise
 from penstock.run.batched.sizes import ROWS, Point
 from penstock.run.batched.steps import Step, StraightLine
 from penstock.run.batched.tracing import trace_points
+from penstock.run.launch_graphs import LaunchGraphs
 
 #: The results of a block that have cotangents, by position.
 Pattern = tuple[int, ...]
@@ -88,6 +89,8 @@ class TrainingForm:
         self.known_zeros: dict[tuple[Pattern, Pattern], bool] = {}
         #: Forward halves that give some of the saved values only.
         self.giving: dict[tuple[int, ...], BatchFunction] = {}
+        #: Its halves as CUDA graphs: the forward one, and backward ones by pattern and layout.
+        self.graphs: dict[Hashable, LaunchGraphs] = {}
         self._build()
 
     # ---- tracing ---------------------------------------------------------------------------------
@@ -184,6 +187,12 @@ class TrainingForm:
 
             self.giving[chosen] = function
         return self.giving[chosen]
+
+    def graphs_of(self, function: BatchFunction, *key: Hashable) -> LaunchGraphs:
+        """A half as CUDA graphs; several where it is made of a function in several ways."""
+        if key not in self.graphs:
+            self.graphs[key] = LaunchGraphs(function)
+        return self.graphs[key]
 
     def backward(self, pattern: Pattern) -> Backward:
         """The backward half for these results having cotangents."""

@@ -9,21 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.autodiff.contract import Contraction
+from penstock.autodiff.contract import WINDOW, Contraction
 from penstock.autodiff.fallback import AutogradForm
 from penstock.autodiff.forms import Form
-from penstock.autodiff.joint import Pattern
+from penstock.autodiff.joint import Backward, Pattern, TrainingForm
 from penstock.autodiff.opaque import KeptGraph
 from penstock.autodiff.versions import check_version, version_of
 from penstock.plan.schedule import Integers, Launch
 from penstock.run.blocks import RunnableBlock
 from penstock.run.fused.indices import Indices
+from penstock.run.launch_graphs import Layout
+from penstock.run.memory.read_ahead import ReadAhead
 
 #: What a backward half gives, and for each differentiated operand where its gradient is in it.
 HalfResults = tuple[Sequence[torch.Tensor | None], Sequence[int | Contraction | None]]
@@ -61,6 +63,12 @@ class Page:
     is_apart: bool = False
     #: Whether the saved values are those of a CUDA graph, which later runs write anew.
     is_lasting: bool = False
+    #: Whether its halves may run as CUDA graphs of their own.
+    is_graphed: bool = False
+    #: How saved values lie in what a graph has left; None where each is a tensor of its own.
+    layout: Layout | None = None
+    #: Brings rows of the host to their device, for graphs.
+    ahead: ReadAhead | None = None
 
     @property
     def rows(self) -> int:
@@ -141,18 +149,51 @@ class Page:
             assert self.graph is not None
             return self.graph.gradients(pattern, index, cotangents), range(len(self.operands))
         backward = self.form.backward(pattern)
-        saved = [self._read_rows(k, index) for k in backward.saved]
         wires = [self.launch.operands[k].wire for k in backward.uniforms]  # type: ignore[union-attr]
         uniforms = [read_uniform(wire) for wire in wires]
+        if index is None and self.is_graphed:
+            results = self._replay_back(pattern, backward, uniforms, cotangents)
+            if results is not None:
+                return results, backward.gradients
+        saved = [self._read_rows(k, index) for k in backward.saved]
         rows = self.rows if index is None else len(index)
         results = backward.function(rows, *saved, *uniforms, *cotangents, *self.sizes)
         return results, backward.gradients
 
+    def _replay_back(
+        self,
+        pattern: Pattern,
+        backward: Backward,
+        uniforms: Sequence[torch.Tensor],
+        cotangents: Sequence[torch.Tensor],
+    ) -> Sequence[torch.Tensor] | None:
+        """What the backward half of all rows gives, as a CUDA graph; None where there is none."""
+        assert isinstance(self.form, TrainingForm)
+        count = len(self.saved)
+        saved = [self._read(k) for k in range(count)]
+        tensors = [*saved, *uniforms, *cotangents]
+        function = _Unpacking(backward, self.layout, count)
+        graphs = self.form.graphs_of(function, pattern, self.layout, count)
+        fixed = range(count, count + len(uniforms))
+        graph = graphs.find(self.rows, tensors, self.sizes, fixed)
+        if graph is None:
+            return None
+        # Factors of weight gradients may have to wait for others; all else is used at once.
+        assert self.ahead is not None
+        found = graph.run(tensors, self.ahead.fetch)
+        return [values.clone() if waits(values) else values for values in found]
+
     def read_saved(self, position: int) -> torch.Tensor:
         """A saved value, unless it has been changed since."""
-        values = self.saved[position]
+        if self.layout is None:
+            return self._read(position)
+        self._read(self.layout.holder(position))
+        return self.layout.read(self.saved, position)
+
+    def _read(self, number: int) -> torch.Tensor:
+        values = self.saved[number]
         if self.versions:
-            check_version(values, self.versions[position])
+            check_version(values, self.versions[number])
         return values
 
     def _read_rows(self, position: int, index: Integers | None) -> torch.Tensor:
@@ -163,6 +204,29 @@ class Page:
         assert self.form is not None
         where = torch.from_numpy(index).to(values.device, non_blocking=True)
         return self.form.saved[position].select(values, self.rows, where)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unpacking:
+    """A backward half that takes saved values as they lie, all of them."""
+
+    backward: Backward
+    layout: Layout | None
+    count: int
+
+    def __call__(self, rows: int, *arguments: Any) -> tuple[torch.Tensor, ...]:
+        """What the half gives."""
+        tensors, positions = arguments[: self.count], self.backward.saved
+        if self.layout is None:
+            saved = [tensors[k] for k in positions]
+        else:
+            saved = self.layout.read_all(tensors, positions)
+        return self.backward.function(rows, *saved, *arguments[self.count :])
+
+
+def waits(values: torch.Tensor) -> bool:
+    """Whether rows are so few that their contraction may have to wait for others."""
+    return not values.dim() or len(values) < WINDOW
 
 
 def second_backward() -> RuntimeError:

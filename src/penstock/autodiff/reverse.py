@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from penstock.autodiff.additions import find_additions, row_slots
+from penstock.autodiff.additions import Outline, find_additions, row_slots
 from penstock.autodiff.contract import Contraction
 from penstock.autodiff.distinct_half import run_distinct_half
 from penstock.autodiff.fused_half import bind_half
@@ -41,6 +41,7 @@ class Reversal(GradientsSoFar):
 
     def __init__(self, run: Taping, keep: bool, checks_nan: bool) -> None:
         super().__init__(run.extents(), run.unasked())
+        self.leading = run.leading_slots()
         self.taped = run
         #: Whether rows may be gone through again (the graph is retained).
         self.keep = keep
@@ -51,6 +52,8 @@ class Reversal(GradientsSoFar):
         #: Whether the way back is decided by which outputs have cotangents: not where torch's own
         #: autograd finds it for some launch, or where it depends on values.
         self.is_repeatable = True
+        #: What halves have in common, by block and what it gives; kept by `additions`.
+        self.outlines: dict[object, tuple[object, Outline]] = {}
 
     def run(self, entries: Sequence[Entry]) -> WayBack | None:
         """Go through a tape from its end; the way, if which outputs have cotangents decides it.
@@ -163,7 +166,7 @@ class Reversal(GradientsSoFar):
         half = Half(pattern, index, zeros)
         if isinstance(page.form, TrainingForm):
             places = page.form.backward(pattern).gradients
-            half.additions = find_additions(self, page, index, places, [None] * len(places))
+            half.additions = find_additions(self, page, index, places)
             self._bind(page, half)
         return half
 
@@ -173,7 +176,8 @@ class Reversal(GradientsSoFar):
         arena = self.arena(target.arena)
         missing = arena.take_more(row_slots(target, page.rows, index))
         if len(missing):
-            find, number = self.indices.wait(missing, arena.device), target.arena
+            find = self.indices.wait(missing, arena.device, arena.first)
+            number = target.arena
             yield lambda reversal: reversal.arena(number).values.index_fill_(0, find(), 0)
 
     def _bind(self, page: Page, half: Half) -> None:
@@ -251,10 +255,11 @@ class Reversal(GradientsSoFar):
 
     def finding(self, page: Page, source: Span | Picks, index: Integers | None) -> FindIndex:
         """Finds the slots of some rows of an operand or a target on its device."""
-        device = self.arena(source.arena).device
+        arena = self.arena(source.arena)
         if index is None:
-            return (page.indices or self.indices).of(source, device)
-        return self.indices.wait(as_array(row_slots(source, page.rows, index)), device)
+            return (page.indices or self.indices).of(source, arena.device, arena.first)
+        slots = as_array(row_slots(source, page.rows, index))
+        return self.indices.wait(slots, arena.device, arena.first)
 
 
 def _given(

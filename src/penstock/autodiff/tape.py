@@ -6,7 +6,7 @@ the arena's slots are used again. Taping is the same for calls of programs and f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
@@ -64,6 +64,10 @@ class Taping(Runner):
     def unasked(self) -> Iterable[Span]:
         """Slots of inputs that carry no gradients, though others of their arenas may."""
         return ()
+
+    def leading_slots(self) -> Mapping[int, int]:
+        """For some arenas how many of their first slots have no part in a backward pass."""
+        return {}
 
     def read_uniform(self, number: int) -> torch.Tensor:
         """A uniform value, unless it has been changed since."""
@@ -234,6 +238,12 @@ class Taping(Runner):
         form, page.sizes = self._training_form(step, asked, arguments)
         page.form = form
         tensors = [item for item in arguments if isinstance(item, torch.Tensor)]
+        return self._run_form(form, page, tensors)
+
+    def _run_form(
+        self, form: Form, page: Page, tensors: Sequence[torch.Tensor]
+    ) -> Sequence[torch.Tensor]:
+        """The results of a block; the page saves what is given behind them."""
         outputs = form.forward(page.rows, *tensors, *page.sizes)
         page.save([self._owned(values) for values in outputs[form.output_count :]])
         made: Sequence[torch.Tensor] = outputs[: form.output_count]

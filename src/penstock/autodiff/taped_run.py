@@ -6,9 +6,10 @@ later calls, which go backward anew.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
+from penstock.autodiff.leading_slots import find_leading
 from penstock.autodiff.page import Page
 from penstock.autodiff.tape import Entry, Tape, Taping
 from penstock.autodiff.versions import version_of
@@ -69,6 +70,12 @@ class TapedRun(Taping, Run):
         return (
             span for entry, spans in entries if entry.slot not in self.wires for span in spans or ()
         )
+
+    def leading_slots(self) -> Mapping[int, int]:
+        """For some arenas how many of their first slots have no part in a backward pass."""
+        if self.executable.placement is not None:  # other devices send gradients too
+            return {}
+        return find_leading(self.extents(), self.unasked(), self.tape, self.outcome)
 
     def flows(self, number: int) -> tuple[Sequence[int], Sequence[int]]:
         """The operands and results of a block that carry gradients."""

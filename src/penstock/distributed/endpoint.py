@@ -84,6 +84,9 @@ class Endpoint:
         device = rows.device if self._carries(rows.device) else "cpu"
         return room_for(rows.shape, rows.dtype, device)
 
+    def _room_is_on_host(self, rows: Rows) -> bool:
+        return rows.device.type == "cpu" or not self._carries(rows.device)
+
     def _begin(
         self, begin: Callable[[], dist.Work], message: torch.Tensor, peer: int, what: str
     ) -> None:

@@ -54,8 +54,8 @@ from penstock.run.inputs import install_inputs, read_inputs
 from penstock.run.kept_plans import WINDOW
 from penstock.run.prepared import prepare_fetch, prepare_put
 
-#: Turns of a stage that are looked at for a message to come.
-FEW = 8
+#: Turns of a stage that are looked at for messages to come.
+FEW = 32
 
 
 class Placing(Run):
@@ -201,14 +201,25 @@ class Placing(Run):
         return Spread(self.ranks[self.device(slots)], slots, rows)
 
     def _expect(self, turns: Sequence[Turn]) -> None:
-        """Where the first message of a stage tells this rank something, begin to receive it before
-        the launches in front of it.
+        """Begin to receive what comes to this rank in a stage before it sends anything, in front of
+        the launches that precede it.
         """
+        transport = self.transport
         for turn in turns[:FEW]:
-            if isinstance(turn, Tell) and turn.parts[0].source != self.transport.rank:
-                self.transport.expect(turn.parts[0].rows, turn.parts[0].source)
-            if not isinstance(turn, Own):
-                return
+            if isinstance(turn, Cross):
+                crossing = turn.crossing
+                if crossing.source == transport.rank:
+                    return
+                if crossing.target != transport.rank:
+                    continue
+                if not transport.expect(turn.rows, crossing.source, is_told=False):
+                    return
+            elif isinstance(turn, Tell):
+                for part in turn.parts:
+                    if part.source == transport.rank:
+                        return
+                    if not transport.expect(part.rows, part.source, is_told=True):
+                        return
 
     def _take(self, turns: Sequence[Turn]) -> list[Array] | None:
         """Take turns; what was read, if the last one reads."""

@@ -8,10 +8,11 @@ the same schedule. `docs/distributed.md` says why this cannot deadlock.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -63,8 +64,11 @@ class Transport(Endpoint):
         self.lock = threading.RLock()
         #: What ranks have told each other and not compared yet.
         self._open: _Agreement | None = None
-        #: Values that steer and that are on their way: where they will be.
-        self._expected: tuple[bytearray, dist.Work] | None = None
+        #: What they were found to differ in, in this call, and the lock of threads that ask for it.
+        self._difference: AgreementError | None = None
+        self._settling = threading.Lock()
+        #: Messages of the next operations that are on their way, and where they will be.
+        self._expected: deque[tuple[Any, dist.Work]] = deque()
 
     def begin_call(self) -> int:
         """The number of a call that begins."""
@@ -102,6 +106,8 @@ class Transport(Endpoint):
         self._open = self._begin_agreement(facts, advice)
         try:
             yield
+        except AgreementError:
+            raise
         except Exception:
             self.settle()
             raise
@@ -112,6 +118,7 @@ class Transport(Endpoint):
 
     def _begin_agreement(self, facts: Mapping[str, int], advice: Mapping[str, str]) -> _Agreement:
         """Tell every rank what this one is about to do."""
+        self._difference = None
         self.number += 1
         header = Header(_AGREE, len(facts))
         mine = torch.tensor(list(facts.values()), dtype=torch.int64)
@@ -126,10 +133,24 @@ class Transport(Endpoint):
         return _Agreement(facts, advice, header, self.number, messages, works)
 
     def settle(self) -> None:
-        """Compare what ranks are about to do, if that is open; all raise where they differ."""
-        mine, self._open = self._open, None
-        if mine is None or self._reason is not None:
-            return
+        """Compare what ranks are about to do, if that is open; all raise where they differ, on
+        every thread that asks.
+        """
+        with self._settling:
+            if self._difference is not None:
+                raise self._difference
+            mine = self._open
+            if mine is None or self._reason is not None:
+                return
+            try:
+                self._compare(mine)
+            except AgreementError as error:
+                self._difference = error
+                raise
+            finally:
+                self._open = None
+
+    def _compare(self, mine: _Agreement) -> None:
         for source, work in mine.works.items():
             self._wait(work, f"receiving {_ARGUMENTS}", source)
             self._check(mine.messages[source], mine.header, source, _ARGUMENTS)
@@ -154,10 +175,8 @@ class Transport(Endpoint):
     def receive(self, rows: Rows, peer: int) -> torch.Tensor:
         """Wait for rows from a rank."""
         self._begin_operation()
-        message = self._room(rows)
-        pair = self._pairs[peer]
-        begin = partial(torch_group.exchange, self.group, pair, message, peer, self.rank)
-        self._take(begin, peer, rows.what)
+        message, work = self._next_expected() or self._begin_to_receive(rows, peer)
+        self._wait(work, f"receiving {rows.what}", peer)
         self._check(message, self._header, peer, rows.what)
         return rows_in(message, rows.shape, rows.dtype).to(rows.device, non_blocking=True)
 
@@ -183,21 +202,35 @@ class Transport(Endpoint):
             told: Array = values.cpu().numpy().copy()  # the slots are used again
             self._spread(message_of(header, told), source, header, rows.what)
             return told
-        memory, work = self._expected or self._begin_to_hear(rows, source)
-        self._expected = None
+        memory, work = self._next_expected() or self._begin_to_hear(rows, source)
         self._wait(work, f"receiving {rows.what}", source)
         if not memory.startswith(header.pack()):
             self._drift(torch.frombuffer(memory, dtype=torch.uint8), header, source, rows.what)
         return values_in(memory, rows.shape, rows.dtype)
 
-    def expect(self, rows: Rows, source: int) -> None:
-        """Begin to receive values that steer, which are told by the next operation in which this
-        rank takes part: messages find their way while the rank is busy with something else.
-        """
-        if self._open is None and self._expected is None:
-            self._expected = self._begin_to_hear(rows, source)
+    # ---- messages that are begun before their turn -----------------------------------------------
 
-    def _begin_to_hear(self, rows: Rows, source: int) -> tuple[bytearray, dist.Work]:
+    def expect(self, rows: Rows, source: int, *, is_told: bool) -> bool:
+        """Begin to receive what the next operation brings in which this rank takes part, behind
+        those that were expected before: messages find their way while the rank is busy. False where
+        that must wait.
+        """
+        is_ready = self._open is None and bool(self._pairs)
+        if not is_ready or not (is_told or self._room_is_on_host(rows)):
+            return False
+        begin = self._begin_to_hear if is_told else self._begin_to_receive
+        self._expected.append(begin(rows, source))
+        return True
+
+    def _next_expected(self) -> tuple[Any, dist.Work] | None:
+        return self._expected.popleft() if self._expected else None
+
+    def _begin_to_receive(self, rows: Rows, peer: int) -> tuple[Any, dist.Work]:
+        message, pair = self._room(rows), self._pairs[peer]
+        begin = partial(torch_group.exchange, self.group, pair, message, peer, self.rank)
+        return message, self._begin_to_take(begin, peer, rows.what)
+
+    def _begin_to_hear(self, rows: Rows, source: int) -> tuple[Any, dist.Work]:
         memory = bytearray(size_with_header(rows.shape, rows.dtype))
         message = torch.frombuffer(memory, dtype=torch.uint8)
         begin = partial(torch_group.broadcast, self._host, message, source)

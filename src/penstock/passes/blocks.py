@@ -14,7 +14,17 @@ from penstock.passes.flow import Flow
 
 #: Calls that say little about what a block does.
 _RESHAPING = frozenset(
-    ["unsqueeze", "squeeze", "view", "reshape", "expand", "transpose", "permute", "contiguous"]
+    [
+        "unsqueeze",
+        "squeeze",
+        "view",
+        "reshape",
+        "expand",
+        "transpose",
+        "permute",
+        "contiguous",
+        "get",  # x.T and the like
+    ]
 )
 
 
@@ -75,8 +85,9 @@ class BlockMaker:
         """A readable name: the context and the first operations that compute something, numbered
         where it repeats.
         """
-        words = [word for node in nodes if (word := _word(node.operation))]
-        telling = [word for word in words if word not in _RESHAPING] or words
+        words = [_word(node.operation) for node in nodes]
+        telling = [word for word in words if word and word not in _RESHAPING]
+        telling = telling or list(filter(None, words)) or ["move"]
         name = f"{context}:{'_'.join(telling[:3])}"
         self.names[name] += 1
         return name if self.names[name] == 1 else f"{name}#{self.names[name]}"
@@ -85,7 +96,9 @@ class BlockMaker:
 def _word(operation: Operation) -> str | None:
     if isinstance(operation, RowLoop):
         return "loop"
-    return operation.name.rsplit(".", 1)[-1] if isinstance(operation, TorchCall) else None
+    if isinstance(operation, TorchCall):
+        return operation.name.rsplit(".", 1)[-1].strip("_")
+    return None
 
 
 @dataclass(slots=True)

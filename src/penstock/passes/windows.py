@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from math import prod
+from typing import Any
 
 from penstock.ir.program import (
     ArrayRead,
@@ -46,6 +48,10 @@ _UPPER = {"torch.Tensor.lt": 0, "torch.Tensor.le": 0, "torch.Tensor.gt": 1, "tor
 
 _ADD = "torch.Tensor.add"
 
+#: Bytes of one element, for the dtypes that need fewer than eight.
+_WIDTHS = {"bool": 1, "uint8": 1, "int8": 1, "int16": 2, "float16": 2, "bfloat16": 2}
+_WIDTHS |= {"int32": 4, "float32": 4}
+
 
 def open_windows(program: Program) -> Program:
     """The program with windows before its counted loops; itself where it has none."""
@@ -55,6 +61,30 @@ def open_windows(program: Program) -> Program:
         for function in program.functions
     )
     return replace(program, functions=functions) if opening.windows else program
+
+
+def window_bytes(program: Program) -> int | None:
+    """Bytes that the largest window computes for one instance; None where sizes are not known."""
+    nodes = [node for function in program.functions for node in function.body.walk()]
+    sizes = [_bytes(node.operation.body, _window_size(node)) for node in _widened(nodes)]
+    return None if None in sizes else max((size for size in sizes if size is not None), default=0)
+
+
+def _widened(nodes: Sequence[Node]) -> Iterator[Any]:
+    return (node for node in nodes if _window_size(node) > 1)
+
+
+def _bytes(body: Body, times: int) -> int | None:
+    """Bytes of all values that torch calls of a body make, so many times."""
+    total = 0
+    for node in body.nodes:
+        for value in node.outputs if isinstance(node.operation, TorchCall) else ():
+            kind = value.type
+            sizes = kind.shape if isinstance(kind, TensorType) else (None,)
+            if not all(isinstance(size, int) for size in sizes):
+                return None
+            total += prod(sizes) * _WIDTHS.get(kind.dtype, 8)  # type: ignore[arg-type, union-attr]
+    return times * total
 
 
 def _highest_number(program: Program) -> int:

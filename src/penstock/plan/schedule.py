@@ -178,7 +178,7 @@ class Schedule:
 
 def slot_count(source: Span | Picks) -> int:
     """How many slots an operand or a target has."""
-    return source.count if isinstance(source, Span) else len(source.slots)
+    return source.count if type(source) is Span else len(source.slots)  # type: ignore[union-attr]
 
 
 def slots_of(source: Span | Picks) -> Integers:

@@ -14,10 +14,11 @@ import numpy as np
 
 from penstock.plan.schedule import Array, Chunk, Integers, Kind, Picks, Span
 
-FIRST_CHUNK = 1024
+#: Slots of a first chunk, at most and at least.
+FIRST_CHUNK, LEAST_CHUNK = 1024, 16
 
-#: Elements of inputs beyond which an arena does not grow with them: it is collected more often
-#: instead.
+#: Elements beyond which an arena is collected more often instead of growing: those of a first
+#: chunk, and those of inputs, with which it does not grow.
 LARGE = 1 << 24
 
 
@@ -33,6 +34,11 @@ def left_out(given: int, kind: Kind) -> int:
     and by how much.
     """
     return given if given * prod(kind.shape) > LARGE else 0
+
+
+def first_chunk(kind: Kind) -> int:
+    """How many slots a first chunk has: fewer where each takes much memory."""
+    return max(LEAST_CHUNK, min(FIRST_CHUNK, LARGE // max(prod(kind.shape), 1)))
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +82,7 @@ class SlotSpace:
             found = self._reuse(count, as_run)
             if found is not None:
                 return found
-            self.top = self._grow(max(count, self._made, FIRST_CHUNK))
+            self.top = self._grow(max(count, self._made, first_chunk(self.kind)))
         start = self.top
         self.top += count
         self.counts[start : start + count] = 1

@@ -120,9 +120,11 @@ def _paragraph(block: str, evidence: Evidence) -> str:
     instances = max(launch.call.instances for launch in launches)
     source = launches[0].node.source
     where = f" ({source})" if source else ""
-    head = f"{block}{where}: {counted(len(launches), 'launch')} of {mean:,.1f} rows on average"
+    width = f"{mean:,.1f} rows on average" if len(launches) > 1 else counted(int(mean), "row")
+    head = f"{block}{where}: {counted(len(launches), 'launch')} of {width}"
     if evidence.narrow:
-        few = f"{evidence.narrow:,} of them below half of the {counted(instances, 'instance')}"
+        share = f"{evidence.narrow:,} of them" if len(launches) > 1 else "which is"
+        few = f"{share} below half of the {counted(instances, 'instance')}"
         head = f"{head}, {few}"
     head = f"{head}."
     reasons = [sentence for rule in RULES if (sentence := rule(evidence))]

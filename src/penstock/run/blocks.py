@@ -140,6 +140,15 @@ class RunnableBlock:
         """Whether somebody has placed the block on a device of a kind."""
         return self.block.device is not None and self.block.device.kind == kind
 
+    @cached_property
+    def moved(self) -> frozenset[int]:
+        """Parameters with which nothing is done but to move them, by position."""
+        return frozenset(
+            position
+            for position, parameter in enumerate(self.block.parameters)
+            if parameter not in self.block.results and _is_moved(self.block.nodes, parameter)
+        )
+
     @property
     def unbatched(self) -> tuple[str, ...]:
         """Operations on whose account rows run one by one, as far as is known."""
@@ -307,6 +316,22 @@ class RunnableBlock:
                     shape: tuple[int, ...] = spec.shape  # type: ignore[assignment]
                     arguments.append(torch.empty(shape, dtype=spec.torch_dtype, device=spec.device))
             return tuple(tuple(output.shape) for output in self.function(*arguments))
+
+
+#: Calls that move their first operand to a device.
+_MOVES = ("torch.Tensor.to", "torch.Tensor.cuda", "penstock.follow")
+
+
+def _is_moved(nodes: Sequence[ProgramNode], value: Value) -> bool:
+    """Whether all nodes that read a value move it, and do nothing else."""
+    return all(
+        isinstance(node.operation, TorchCall)
+        and node.operation.name in _MOVES
+        and node.inputs[0] is value
+        and value not in node.inputs[1:]
+        for node in nodes
+        if value in node.inputs
+    )
 
 
 def _destination(node: ProgramNode, value: Value) -> str | None:

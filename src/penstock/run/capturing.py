@@ -15,6 +15,9 @@ class _State(threading.local):
 
 _state = _State()
 
+#: Captures wait for the device and tidy memory: one at a time.
+_capturing = threading.Lock()
+
 
 def capture(run: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph:
     """What is launched inside as a graph; nothing is run. Raises where nothing was launched: the
@@ -24,6 +27,7 @@ def capture(run: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGra
     _state.is_active = True
     try:
         with (
+            _capturing,
             warnings.catch_warnings(record=True) as told,
             torch.cuda.device(device),
             torch.cuda.graph(graph, capture_error_mode="thread_local"),
@@ -34,6 +38,11 @@ def capture(run: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGra
     if any("CUDA Graph is empty" in str(warning.message) for warning in told):
         raise RuntimeError("nothing was launched while a plan was captured")
     return graph
+
+
+def is_capturing() -> bool:
+    """Whether what is launched now becomes part of a graph."""
+    return _state.is_active
 
 
 def refuse_while_capturing() -> None:

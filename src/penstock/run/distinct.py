@@ -68,27 +68,35 @@ def find_distinct(run: Runner, step: PreparedLaunch) -> DistinctRows | None:
     """The distinct rows of a launch; None where it is to be run for all rows."""
     if not run.shares_rows or run.checks_nan or not may_be_distinct(step):
         return None
-    arguments, places = step.arguments(run), step.block.whole_numbers
-    found = [arguments[k] for k in places]
-    if not all(isinstance(item, torch.Tensor) for item in arguments):
+    found = step.arguments(run)
+    arguments = [item for item in found if isinstance(item, torch.Tensor)]
+    if len(arguments) < len(found):
         return None
-    distinct, which = _distinct([item.reshape(step.launch.rows) for item in found])  # type: ignore[union-attr]
-    count = distinct.shape[0]
-    if count > MOST_SHARE * step.launch.rows and not _is_always.get():
+    rows, places = step.launch.rows, step.block.whole_numbers
+    most = rows if _is_always.get() else int(MOST_SHARE * rows)
+    which = _distinct([arguments[k].reshape(rows) for k in places], most)
+    if which is None:
         return None
-    for column, (k, item) in enumerate(zip(places, found, strict=True)):
-        values = distinct[:, column].to(item.dtype)  # type: ignore[union-attr]
-        arguments[k] = values.reshape(count, *item.shape[1:])  # type: ignore[union-attr]
-    return DistinctRows(which, count, arguments)  # type: ignore[arg-type]
+    count = int(which.max()) + 1
+    examples = which.new_empty(count).scatter_(0, which, torch.arange(rows, device="cpu"))
+    for k in places:
+        arguments[k] = arguments[k].index_select(0, examples)
+    return DistinctRows(which, count, arguments)
 
 
-def _distinct(columns: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The distinct rows of whole numbers, and for each row its place among them."""
-    if len(columns) == 1:  # sorting numbers is faster than sorting rows of them
-        values, which = torch.unique(columns[0], return_inverse=True)
-        return values.unsqueeze(1), which
-    values, which = torch.unique(torch.stack(columns, 1), dim=0, return_inverse=True)
-    return values, which
+def _distinct(columns: Sequence[torch.Tensor], most: int) -> torch.Tensor | None:
+    """For each row its place among the distinct rows of whole numbers; None where there are more
+    than so many.
+    """
+    which: torch.Tensor | None = None
+    for column in columns:
+        values, places = torch.unique(column, return_inverse=True)
+        if which is not None:
+            values, places = torch.unique(which * len(values) + places, return_inverse=True)
+        if len(values) > most:
+            return None
+        which = places
+    return which
 
 
 def launch_distinct(run: Runner, step: PreparedLaunch) -> bool:

@@ -21,6 +21,7 @@ from penstock.ir.program import Captured, TorchCall
 from penstock.run.capturing import capture
 from penstock.run.fused.setting import Fusion
 from penstock.run.inputs import install_inputs
+from penstock.run.memory.lasting import note_lasting
 from penstock.run.prepared import PreparedLaunch
 from penstock.run.uploads import unchanging
 
@@ -63,8 +64,12 @@ class CapturedPlan:
 
     def is_free_for(self, run: Run) -> bool:
         """Whether nobody else works with it, and all that it reads is where it was."""
-        is_held = self.holder is not None and self.holder() is not None
-        return not is_held and self.key == place_key(run)
+        return not self.is_held and self.key == place_key(run)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether somebody works with it."""
+        return self.holder is not None and self.holder() is not None
 
     def replay(self, run: Run, plan: KeptPlan, columns: Columns) -> None:
         """Run it on the data of a run, which holds it from now on."""
@@ -97,6 +102,17 @@ class Graphs:
     def __init__(self) -> None:
         self._streaks: dict[Hashable, tuple[weakref.ref[KeptPlan], int]] = {}
         self._captured: dict[Hashable, tuple[weakref.ref[KeptPlan], CapturedPlan | None]] = {}
+        note_lasting(self)
+
+    def give_back(self) -> bool:
+        """Let go of the graphs that nobody works with; they are captured anew, once their plans
+        have run again as often.
+        """
+        free = [k for k, (_, found) in self._captured.items() if found and not found.is_held]
+        for purpose in free:
+            del self._captured[purpose]
+            self._streaks.pop(purpose, None)
+        return bool(free)
 
     def run(self, run: Run, plan: KeptPlan, columns: Columns) -> bool:
         """Run a plan as a graph; False where the plain way must be taken."""
@@ -122,6 +138,8 @@ class Graphs:
         self._streaks[purpose] = weakref.ref(plan), count
         if count <= STREAK:
             return None
+        found = None
+        self._captured.pop(purpose, None)  # first, as there may not be memory for both
         captured = self._capture(run, plan, columns)
         self._captured[purpose] = weakref.ref(plan), captured
         return captured

@@ -143,7 +143,11 @@ def _flattened(column: Column) -> torch.Tensor:
     """All elements of all instances."""
     if isinstance(column, Pieces):
         return column.joined
-    return column.flatten(0, 1) if isinstance(column, torch.Tensor) else torch.cat(list(column))
+    if isinstance(column, torch.Tensor):
+        return column.flatten(0, 1)
+    if len(column) == 1:  # it may be larger than the memory that is left
+        return column[0].resolve_conj().resolve_neg().contiguous()
+    return torch.cat(list(column))
 
 
 def _lengths(column: Column) -> Integers:

@@ -41,6 +41,7 @@ from penstock.run.slot_access import (
     putting,
     putting_result,
 )
+from penstock.run.step_blocks import OpaqueBlock
 from penstock.run.straight import Straightened
 
 if TYPE_CHECKING:
@@ -226,3 +227,10 @@ def prepare_read(run: Runner, item: Read) -> PreparedRead:
     """Find what is read."""
     fetches = (gathering(run.arena(source.arena), source) for source in item.sources)
     return PreparedRead(item, tuple(fetches))
+
+
+def is_repeatable(step: Prepared) -> bool:
+    """Whether a step may run again."""
+    if not isinstance(step, PreparedLaunch):
+        return True
+    return not isinstance(step.block, OpaqueBlock) or step.block.is_repeatable

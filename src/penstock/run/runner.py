@@ -37,7 +37,8 @@ from penstock.run.distinct import launch_distinct, may_be_distinct
 from penstock.run.faults import Numbers, note_launch
 from penstock.run.fused.binding import FusedLaunch
 from penstock.run.fused.indices import Indices
-from penstock.run.memory.exhaustion import note_exhausted
+from penstock.run.memory.exhaustion import is_out_of_memory, note_exhausted
+from penstock.run.memory.lasting import give_back_lasting
 from penstock.run.nans import check_launch
 from penstock.run.prepared import (
     Prepared,
@@ -48,6 +49,7 @@ from penstock.run.prepared import (
     PreparedReceipt,
     PreparedStore,
     PreparedWindow,
+    is_repeatable,
     prepare_copy,
     prepare_pad,
     prepare_read,
@@ -114,10 +116,10 @@ class Runner:
 
     def arena(self, number: int) -> Arena:
         """The arena of that number."""
-        while number >= len(self.arenas):
-            position = len(self.arenas)
-            self.arenas.append(Arena(self.planner.spaces[position].kind, position))
-        return self.arenas[number]
+        arenas = self.arenas
+        while number >= len(arenas):
+            arenas.append(Arena(self.planner.spaces[len(arenas)].kind, len(arenas)))
+        return arenas[number]
 
     def kind(self, number: int) -> Kind:
         """What an arena holds."""
@@ -174,13 +176,24 @@ class Runner:
         answer = step = None
         try:
             for step in steps:
-                answer = self._step(step)
+                answer = self._step_with_room(step)
         except Exception as error:
             launched = step if isinstance(step, PreparedLaunch) else None
             block, rows = (launched.block, launched.launch.rows) if launched else (None, 0)
             note_exhausted(error, block, rows, self.saved_bytes())
             raise
         return answer
+
+    def _step_with_room(self, step: Prepared) -> list[Array] | None:
+        """Carry out a step; once more where an allocation fails and memory is given back that was
+        kept for later calls.
+        """
+        try:
+            return self._step(step)
+        except Exception as error:
+            if not is_out_of_memory(error) or not is_repeatable(step) or not give_back_lasting():
+                raise
+        return self._step(step)
 
     def straight_launch(self, step: Prepared) -> tuple[FusedLaunch, Note | None] | None:
         """A launch as it was run compiled, and what to do with what it gives; None for what goes

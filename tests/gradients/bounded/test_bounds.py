@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import penstock as ps
+from penstock.autodiff import leading_slots
 from penstock.plan import slots
 from penstock.plan.slots import FIRST_CHUNK
 from penstock.run.memory.costs import bandwidth_of
@@ -168,3 +169,52 @@ def test_inputs_in_a_mapped_file_are_read_where_they_are(policy, weights, tmp_pa
     (found,) = torch.autograd.grad((y * weight).sum(), [weights])
     (expected,) = torch.autograd.grad((fold.map(x, out="stack") * weight).sum(), [weights])
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("policy", ["swap", "recompute", "auto"])
+def test_memory_does_not_grow_with_inputs_that_need_no_gradients(policy, weights, monkeypatch):
+    """Large rows: arenas begin small, and gradients have no room for those of inputs."""
+    row = ROWS * WIDTH
+    monkeypatch.setattr(slots, "LARGE", 16 * row)
+    monkeypatch.setattr(leading_slots, "LARGE", 16 * row)
+
+    @ps.function
+    def fold(x):
+        return ps.foldl(lambda h, row: torch.tanh(h @ weights + row), x, torch.zeros(ROWS, WIDTH))
+
+    def train(length, policy="keep", budget=None):
+        x = torch.randn(length, ROWS, WIDTH, generator=torch.Generator().manual_seed(2))
+        with LiveBytes() as live, ps.memory(policy, budget=budget):
+            y = fold(x)
+            loss = (y * torch.arange(1.0, WIDTH + 1)).sum()
+            del y
+            gradients = torch.autograd.grad(loss, [weights])
+        inputs = x.nbytes if live.peak > x.nbytes else 0  # seen when they are looked at
+        return live.peak - inputs, gradients
+
+    train(60)
+    short, _ = train(60, policy, 8 * LAUNCH)
+    long, found = train(600, policy, 8 * LAUNCH)
+    assert long < 1.2 * short + 64 * VALUE
+    torch.testing.assert_close(found, train(600)[1])
+
+
+def test_gradients_that_reach_slots_of_inputs_have_room_there(weights, monkeypatch):
+    """A value is an input in some rows and computed in others, and only one input is asked for."""
+    monkeypatch.setattr(leading_slots, "LARGE", 0)
+
+    @ps.function
+    def chosen(x, n, h):
+        start = ps.cond(n > 0, lambda: x, lambda: h)
+        return ps.while_loop(
+            lambda k, h: k < n, lambda k, h: (k + 1, torch.tanh(h @ weights)), (0, start)
+        )[1]
+
+    generator = torch.Generator().manual_seed(3)
+    x, h = (torch.randn(3, WIDTH, generator=generator) for _ in range(2))
+    h.requires_grad_()
+    factors = torch.arange(1.0, 3 * WIDTH + 1).view(3, WIDTH)
+    y = chosen.map(x, [0, 2, 0], h, out="stack")
+    found = torch.autograd.grad((y * factors).sum(), [h, weights])
+    y = torch.stack([h[0], torch.tanh(torch.tanh(x[1] @ weights) @ weights), h[2]])
+    torch.testing.assert_close(found, torch.autograd.grad((y * factors).sum(), [h, weights]))

@@ -11,6 +11,7 @@ import penstock as ps
 from penstock.autodiff.bounded import runs as runs_module
 from penstock.autodiff.bounded.predicting import Fitting, History, Predicted, Saved, Way, find_ways
 from penstock.run.memory.costs import Bandwidth
+from penstock.run.windows import loop_windows
 from tests.fused import fused_without_compiler
 from tests.gradients.bounded.runs import bounded_runs
 
@@ -88,7 +89,7 @@ def test_every_way_gives_the_gradients(way, is_fused, w, monkeypatch):
     train(w, "auto", "1MiB")  # from now on something is known
     monkeypatch.setattr(runs_module, "find_ways", lambda *facts: [way])
     budget = "1MiB" if way.is_kept else 300
-    with fused_without_compiler() if is_fused else ps.profile():
+    with loop_windows(False), fused_without_compiler() if is_fused else ps.profile():
         for _ in range(2):
             strategy, found, text = train(w, "auto", budget)
             assert way.name in text
@@ -113,3 +114,19 @@ def test_a_longer_call_than_was_predicted_stays_inside_the_budget(w, monkeypatch
     assert strategy.store.sent
     assert strategy.store.peak < 2000 + 1000
     torch.testing.assert_close(found, train(w)[1])
+
+
+def test_a_plan_with_inputs_beyond_the_budget_is_not_captured(w, monkeypatch):
+    """A captured plan has a copy of its inputs, which may be more than there is room for."""
+    monkeypatch.setattr(runs_module, "find_ways", lambda *facts: [WAYS[0]])
+
+    def last_run():
+        for _ in range(3):
+            with bounded_runs() as runs, ps.memory("auto", budget="1MiB"):
+                gated.map(sequences(7, 4, 9), ps.shared(w))
+        assert type(runs[0].strategy) is Fitting
+        return runs[0]
+
+    assert last_run().may_be_captured
+    monkeypatch.setattr(runs_module, "input_bytes", lambda columns: 2 * MIB)
+    assert not last_run().may_be_captured

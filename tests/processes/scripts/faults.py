@@ -64,6 +64,17 @@ def look_up(table, index):
 
 
 @ps.function
+def look_up_on_a_queue(table, index):
+    """The same by one of two devices of rank 1."""
+    with ps.device("rank:1/cpu:0"):
+        row = torch.nn.functional.embedding(index, table)
+    with ps.device("rank:1/cpu:1"):
+        other = torch.sin(table.sum())
+    with ps.device("rank:0"):
+        return row.sum() * other
+
+
+@ps.function
 def read(x, index):
     """The planner finds an index that is out of range, on every rank."""
     with ps.device("rank:1"):
@@ -153,6 +164,12 @@ def bad_index():
 def other_index():
     """Rank 1 fails, before any message, since it has another index than rank 0."""
     look_up.map(ps.shared(torch.ones(3, 2)), torch.tensor([0, 7 if RANK else 2, 1]))
+
+
+def other_index_on_a_queue():
+    """The same where devices and messages of rank 1 have threads of their own."""
+    indices = torch.tensor([0, 7 if RANK else 2, 1])
+    look_up_on_a_queue.map(ps.shared(torch.ones(3, 2)), indices)
 
 
 def interrupted_while_planning():
@@ -272,6 +289,7 @@ SCENARIOS = [
     (other_leaves_twice, [0, 1], LONG),
     (rank_that_is_not_there, [0, 1], LONG),
     (other_index, [0, 1], LONG),
+    (other_index_on_a_queue, [0, 1], LONG),
     (interrupted_while_planning, [0, 1], LONG),
     (fault_of_an_instance, [0, 1], LONG),
     (bad_index, [0, 1], LONG),

@@ -351,7 +351,7 @@ def test_s21_a_node_waits_for_what_is_not_certain(watch: Watch):
         n.node.operation.name: n for n in watch.machine.linked.contexts[0].nodes if n.block >= 0
     }
     # inside an arm on `n` the value of `early` is not certain: its arrival and the arm
-    assert waits["program:cos_expand"].waits == 1  # the inner arm, entered only after `early`
+    assert waits["program:cos"].waits == 1  # the inner arm, entered only after `early`
     outer = next(n for name, n in waits.items() if "sin" in name)
     # both `early` and the call's result, which is a wire of the arm
     assert outer.waits == 2

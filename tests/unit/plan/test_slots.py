@@ -189,3 +189,12 @@ def test_an_arena_does_not_grow_with_large_inputs(monkeypatch):
     for _ in range(100):
         space.release(space.allocate(300))
     assert space.end - space.given <= 4 * FIRST_CHUNK
+
+
+def test_an_arena_of_large_values_begins_with_few_slots(monkeypatch):
+    """They are used again instead of taking more memory."""
+    monkeypatch.setattr(slots_module, "LARGE", 20 * 64)
+    space = SlotSpace(0, Kind("float32", (8, 8), "cpu"))
+    for _ in range(100):
+        space.release(space.allocate(2))
+    assert space.end == 20

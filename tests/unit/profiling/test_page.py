@@ -8,6 +8,7 @@ import torch
 import penstock as ps
 from penstock.errors import MissingExtraError
 from penstock.profiling.rows import InstanceRow
+from penstock.profiling.view.graph_figure import graph_figure
 from penstock.profiling.view.graph_layout import lay_out
 from penstock.profiling.view.row_layout import lay_out_rows
 from tests.unit.profiling.tree_page import counts_of, data_of, entry, profile_trees
@@ -192,3 +193,18 @@ def test_rows_are_above_the_middle_of_what_they_needed():
     assert [place.y for place in places] == [0, 0, 0, 1, 2]
     assert len({place.x for place in places[:3]}) == 3
     assert places[3].x == (places[0].x + places[1].x) / 2
+
+
+def test_rows_that_need_the_same_do_not_hide_each_other():
+    places = lay_out_rows([InstanceRow(None, each) for each in [(), (0,), (0,), (0,), (1, 2)]])
+    assert len({(place.x, place.y) for place in places}) == 5
+
+
+def test_a_crowded_graph_labels_blocks_and_calls_only(monkeypatch):
+    graph = entry.graph(ps.data.Tree.from_nested((0, 1)))
+    monkeypatch.setattr("penstock.profiling.view.graph_figure.CROWDED", 5)
+    figure, _ = graph_figure(graph, "graph")
+    kinds = {trace["name"]: trace for trace in figure["data"] if "name" in trace}
+    assert not any(kinds["Compute"]["text"])
+    assert all(kinds["Compute"]["hovertext"])
+    assert all(kinds["Block"]["text"] + kinds["Call"]["text"] + kinds["frame ends"]["text"])

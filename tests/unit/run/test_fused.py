@@ -17,7 +17,7 @@ import penstock as ps
 from penstock.data import random_binary_trees
 from penstock.errors import ArgumentError
 from penstock.plan.schedule import Launch, Picks, Span
-from penstock.run.fused import form, heat, inductor, numerics
+from penstock.run.fused import form, heat, inductor, launch_code, numerics
 from penstock.run.fused import indices as indices_module
 from penstock.run.fused.binding import are_apart
 from penstock.run.fused.form import FusedForm
@@ -359,3 +359,22 @@ def test_launches_that_read_what_they_write_are_told_apart(
     read: Span | Picks, written: Span | Picks, expected: bool
 ) -> None:
     assert are_apart(Launch(0, 2, (read,), (written,))) == expected
+
+
+def test_examples_of_large_rows_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixty-seven rows of a megabyte would not fit beside what a program has in memory."""
+    made = LaunchCode(
+        lambda rows, x: (x * 2,),
+        (Part(Origin.GATHERED, torch.float32, (8,), CPU),),
+        (Written(torch.float32, (8,), CPU),),
+    )
+    monkeypatch.setattr(launch_code, "MOST_ELEMENTS", 100)
+    sizes = {tensor.shape[0] for tensor in made.examples(made._rows)[0]}
+    assert sizes == {5, 18, 20}
+
+
+def test_memory_that_runs_out_while_code_is_made_leaves_the_plain_way() -> None:
+    made = FusedForm(code(mixed), "mixed")
+    with patch.object(LaunchCode, "compile", side_effect=torch.OutOfMemoryError("no memory")):
+        assert made.ready(3) is None
+    assert made.ready(3) is None

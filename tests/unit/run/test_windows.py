@@ -63,11 +63,13 @@ def test_compiled_launches_come_with_windows():
 
 
 @pytest.mark.parametrize("policy", ["swap", "recompute", "auto"])
-def test_a_bound_for_memory_goes_by_single_iterations(policy):
+def test_a_tight_bound_for_memory_goes_by_single_iterations(policy):
     with loop_windows(True):
         assert launches_of(make_program(memory=policy)) == 20
         with ps.memory(policy, budget="1KiB"):
             assert launches_of(make_program()) == 20
+        with ps.memory(policy, budget="1MiB"):
+            assert launches_of(make_program()) == 6
         with ps.memory("keep"):
             assert launches_of(make_program()) == 6
 

@@ -21,9 +21,9 @@ from penstock.run.prepared import (
     PreparedPadding,
     PreparedRead,
     PreparedStore,
+    is_repeatable,
 )
 from penstock.run.runner import Runner
-from penstock.run.step_blocks import OpaqueBlock
 
 
 class Rows(NamedTuple):
@@ -93,13 +93,6 @@ def _without(marks: npt.NDArray[np.bool_], less: npt.NDArray[np.bool_]) -> Any:
     made, count = marks.copy(), min(len(marks), len(less))
     made[:count] &= ~less[:count]
     return made
-
-
-def is_repeatable(step: Prepared) -> bool:
-    """Whether a step may run again."""
-    if not isinstance(step, PreparedLaunch):
-        return True
-    return not isinstance(step.block, OpaqueBlock) or step.block.is_repeatable
 
 
 class Ledger:

@@ -50,12 +50,18 @@ class History:
     seconds: float = inf
 
     def learn(self, size: int, *, saves_rows: bool) -> None:
-        """A call has saved so many bytes; the other kind of page would have saved in proportion."""
+        """A call has saved so many bytes; the other kind of page would have saved in proportion,
+        and so would the fastest pass have taken.
+        """
         known = self.saved.rows if saves_rows else self.saved.everything
         times = size / known if known else 1.0
         self.saved = self.saved._replace(
-            everything=round(self.saved.everything * times), rows=round(self.saved.rows * times)
+            everything=round(self.saved.everything * times),
+            rows=round(self.saved.rows * times),
+            pages=round(self.saved.pages * times),
         )
+        if size:
+            self.seconds *= times
 
     def look(self) -> bool:
         """Whether a time is known; of several passes the fastest counts: others have waited for

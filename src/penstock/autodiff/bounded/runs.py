@@ -15,22 +15,27 @@ import torch
 
 from penstock.autodiff.bounded.choosing import Choosing, strategy_for
 from penstock.autodiff.bounded.folding import Values, gathered
-from penstock.autodiff.bounded.ledger import Rows, is_repeatable, lent_ranges
+from penstock.autodiff.bounded.graphed import graph_of, input_bytes, may_be_graphed
+from penstock.autodiff.bounded.ledger import Rows, lent_ranges
 from penstock.autodiff.bounded.predicting import Fitting, History, Predicted, Stopwatch, find_ways
 from penstock.autodiff.bounded.segments import Segment, SegmentStep
+from penstock.autodiff.forms import Form
 from penstock.autodiff.page import Page
 from penstock.autodiff.tape import Tape, Taping
 from penstock.autodiff.taped_run import TapedRun
 from penstock.autodiff.versions import check_version, version_of
 from penstock.calls.autocast import OFF, autocast_as
-from penstock.plan.schedule import Array, Kind, Shared
+from penstock.plan.schedule import Array, Kind, Shared, Span
 from penstock.run.arenas import Arena
 from penstock.run.engine import Columns
 from penstock.run.kept_plans import KeptPlan
+from penstock.run.launch_graphs import device_of
 from penstock.run.memory.costs import bandwidth_of
 from penstock.run.memory.exhaustion import is_out_of_memory
+from penstock.run.memory.lasting import give_back_lasting
 from penstock.run.memory.policy import Policy
-from penstock.run.prepared import Prepared, PreparedLaunch, PreparedReceipt
+from penstock.run.memory.read_ahead import ReadAhead
+from penstock.run.prepared import Prepared, PreparedLaunch, PreparedReceipt, is_repeatable
 from penstock.run.recording import building_time
 
 
@@ -83,6 +88,8 @@ class Bounded(Taping):
         self.layouts: list[Layout] | None = None
         #: Arenas in which segments run again, during a backward pass.
         self.arenas_again: list[Arena] | None = None
+        #: For each device what brings rows of the host there.
+        self.ahead: dict[torch.device, ReadAhead] = {}
 
     def is_own(self, arena: int) -> bool:
         """Whether nobody but this run writes to an arena."""
@@ -107,15 +114,50 @@ class Bounded(Taping):
         return answer
 
     def _step_or_relieve(self, step: Prepared) -> list[Array] | None:
-        """Run a step; where an allocation fails, let saved values leave and try again."""
+        """Run a step; where an allocation fails, give back what is kept for later calls, let saved
+        values leave, and try again.
+        """
         while True:
             try:
                 return super()._step(step)
             except Exception as error:
                 if not is_out_of_memory(error) or not is_repeatable(step):
                     raise
-                if not self.strategy.store.shrink():
+                if not give_back_lasting() and not self.strategy.store.shrink():
                     raise
+
+    def _run_form(
+        self, form: Form, page: Page, tensors: Sequence[torch.Tensor]
+    ) -> Sequence[torch.Tensor]:
+        """The same as a CUDA graph, where it is met often: a plan whose pages leave is none."""
+        page.is_graphed = self.recorder is None and may_be_graphed(form, page, tensors)
+        graph = graph_of(form, page, tensors) if page.is_graphed else None
+        page.ahead = self._read_ahead(tensors) if page.is_graphed else None
+        if graph is None:
+            return super()._run_form(form, page, tensors)
+        assert page.ahead is not None
+        found, count = graph.run(tensors, page.ahead.fetch), form.output_count
+        page.layout, saved = graph.keep(found, count)
+        page.save([self._owned(values) for values in saved])
+        targets = page.launch.targets
+        return [
+            values.clone() if isinstance(target, Span) and target.is_whole else values
+            for values, target in zip(found[:count], targets, strict=True)
+        ]
+
+    def _read_ahead(self, tensors: Sequence[torch.Tensor]) -> ReadAhead | None:
+        """What brings rows to the device of a launch."""
+        device = device_of(tensors)
+        if device is None:
+            return None
+        if device not in self.ahead:
+            self.ahead[device] = ReadAhead(device)
+        return self.ahead[device]
+
+    def _stop_reading(self) -> None:
+        """Rows of the host are the caller's again."""
+        for ahead in self.ahead.values():
+            ahead.close()
 
     def saved_bytes(self) -> int:
         """Bytes that are held for a backward pass."""
@@ -125,6 +167,7 @@ class Bounded(Taping):
         """No more steps come."""
         if self.layouts is None:
             self.layouts = list(map(layout_of, self.arenas))
+            self._stop_reading()
             self.strategy.finish(self)
             if self.recorder is not None and (text := self.strategy.explain()):
                 self.recorder.record.notes.append(text)
@@ -186,6 +229,7 @@ class Bounded(Taping):
     def rest(self) -> None:
         """A backward pass is over, or has failed."""
         self.arenas_again, self.mirrors = None, {}
+        self._stop_reading()
         self.strategy.rest()
 
 
@@ -195,6 +239,7 @@ def _give(made: object, page: Page | None) -> None:
         return
     assert isinstance(made, Page)
     page.form, page.graph, page.sizes = made.form, made.graph, made.sizes
+    page.layout, page.is_graphed, page.ahead = made.layout, made.is_graphed, made.ahead
     page.saved, page.versions, page.is_apart = made.saved, made.versions, made.is_apart
 
 
@@ -232,7 +277,7 @@ class BoundedRun(Bounded, TapedRun):
         strategy = self.strategy
         if isinstance(strategy, Predicted) and strategy.fits(plan.saved.get(self.saves_rows)):
             self.strategy = Fitting(strategy.policy, strategy.history, strategy.ways)
-            self.may_be_captured = True
+            self.may_be_captured = input_bytes(columns) <= (strategy.policy.budget or 0)
         super()._run_again(plan, columns)
 
     def finish(self) -> None:
@@ -249,7 +294,10 @@ class BoundedRun(Bounded, TapedRun):
         if isinstance(strategy, Choosing):
             saved = strategy.saved
             if saved is not None:
-                seconds = inf if history is None else history.seconds
+                seconds = inf
+                if history is not None and saved.everything:
+                    times = saved.everything / max(history.saved.everything, 1)
+                    seconds = times * history.seconds
                 self.executable.saved[self.wires] = History(saved, watch, seconds)
         elif isinstance(strategy, Predicted) and not isinstance(strategy, Fitting):
             assert history is not None

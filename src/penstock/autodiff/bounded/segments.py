@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.autodiff.bounded.ledger import Known, Rows, is_repeatable, nothing_known
+from penstock.autodiff.bounded.ledger import Known, Rows, nothing_known
 from penstock.autodiff.page import Page
 from penstock.autodiff.tape import Entry
 from penstock.run.memory.costs import DeviceTimer
 from penstock.run.memory.holdings import Holding
-from penstock.run.prepared import Prepared
+from penstock.run.prepared import Prepared, is_repeatable
 
 
 class SegmentStep(NamedTuple):

@@ -11,7 +11,6 @@ import numpy as np
 
 from penstock.plan.native import opcodes as op
 from penstock.plan.native.compiler import compiled, compiled_at_once
-from penstock.plan.slots import FIRST_CHUNK
 
 BASE, LENGTH, REFERENCES, ARENA, BUNDLE, BUNDLE_ROW, ENTRY = range(7)
 
@@ -153,7 +152,7 @@ def allocate(number, count, as_run, out, into, arenas, counts, sequences, chunks
         start = reuse(number, count, as_run, out, into, arenas, counts, sequences, scalars)
         if start == -1:
             made = arenas[number, op.STOP] - arenas[number, op.LEFT_OUT]
-            size = max(count, made, FIRST_CHUNK)
+            size = max(count, made, arenas[number, op.FIRST_CHUNK])
             counts, chunks = grow_arena(number, size, arenas, counts, chunks, scalars)
     if start == -1:
         start = arenas[number, op.TOP]

@@ -18,7 +18,7 @@ from penstock.plan.native.decode import Records
 from penstock.plan.native.kernel import advance
 from penstock.plan.native.row_kernel import start_instances
 from penstock.plan.schedule import Integers, Kind
-from penstock.plan.slots import SlotSpace, grown, left_out
+from penstock.plan.slots import SlotSpace, first_chunk, grown, left_out
 
 if TYPE_CHECKING:
     from penstock.plan.native.machine import NativeMachine
@@ -104,6 +104,7 @@ class KernelState:
         for row, space in zip(self.arenas, machine.spaces):
             row[op.TOP] = row[op.STOP] = space.end
             row[op.LEFT_OUT] = left_out(space.end, space.kind)
+            row[op.FIRST_CHUNK] = first_chunk(space.kind)
             row[op.REGION] = top
             top += 2 * space.end
         if top > len(self.space.counts):

@@ -185,7 +185,7 @@ CONTROL_QUEUE, EXPANDING_QUEUE, DATA_QUEUE = range(3)
 ) = range(9)
 
 #: Columns of the state of arenas.
-TOP, STOP, REGION, FREE, TAKEN, LEFT_OUT, ARENA_COLUMNS = range(7)
+TOP, STOP, REGION, FREE, TAKEN, LEFT_OUT, FIRST_CHUNK, ARENA_COLUMNS = range(8)
 
 #: Where the counts of a value are: the slots of an arena, or all sequences and arrays.
 IN_SEQUENCES = -2

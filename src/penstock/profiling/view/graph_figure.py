@@ -26,6 +26,12 @@ OTHER = "#8d99ae"
 DEVICES = ("#2a6f97", "#b5179e", "#2b9348", "#b08900", "#6a040f", "#3d348b")
 
 
+#: Marks of a graph from which on only these kinds and blocks have labels; others tell theirs when
+#: pointed at.
+CROWDED = 30
+ALWAYS_LABELLED = frozenset({"Call", "Enter", "Fork", "frame ends"})
+
+
 def graph_figure(graph: Graph, prefix: str) -> tuple[Json, Json]:
     """The figure, and what to tell about each of its nodes."""
     layout = lay_out(graph)
@@ -93,6 +99,10 @@ def _nodes(graph: Graph, layout: GraphLayout, prefix: str) -> list[Json]:
         kinds.setdefault(kind, []).append(number)
     blocks = sorted(kind for kind in kinds if kind.startswith("Block"))
     colours = COLOURS | {kind: DEVICES[n % len(DEVICES)] for n, kind in enumerate(blocks)}
+
+    def is_labelled(kind: str) -> bool:
+        return len(layout.marks) <= CROWDED or kind in blocks or kind in ALWAYS_LABELLED
+
     return [
         {
             "type": "scatter",
@@ -100,7 +110,8 @@ def _nodes(graph: Graph, layout: GraphLayout, prefix: str) -> list[Json]:
             "name": kind,
             "x": [layout.marks[n].x for n in mine],
             "y": [layout.marks[n].y for n in mine],
-            "text": [_label(graph, layout.marks[n]) for n in mine],
+            "text": [_label(graph, layout.marks[n]) if is_labelled(kind) else "" for n in mine],
+            "hovertext": [_label(graph, layout.marks[n]) for n in mine],
             "textposition": "middle right",
             "textfont": {"size": 11},
             "customdata": [f"{prefix}{n}" for n in mine],

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from penstock.profiling.rows import InstanceRow
 
+#: How far rows of one height are from each other, where leaves of a tree are 1 apart.
+APART = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -39,4 +42,15 @@ def lay_out_rows(rows: Sequence[InstanceRow]) -> list[Place]:
                     leaves += not places
             else:
                 work += reversed(missing)
+    _keep_apart(across, heights)
     return [Place(across[number], float(heights[number])) for number in range(len(rows))]
+
+
+def _keep_apart(across: dict[int, float], heights: Sequence[int]) -> None:
+    """Rows of one height that are in each other's way move to the right; in a tree none is."""
+    last: dict[int, float] = {}
+    for number in sorted(across, key=lambda number: (across[number], number)):
+        left = last.get(heights[number])
+        if left is not None and across[number] < left + APART:
+            across[number] = left + APART
+        last[heights[number]] = across[number]

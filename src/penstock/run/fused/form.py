@@ -60,10 +60,10 @@ class FusedForm:
         with building(), _patience(self.name):
             try:
                 compiled = self.code.compile()
-            except CannotCompile as problem:
+                gain = inf if Fusion.mode == "always" else self.code.gain(compiled, rows)
+            except (CannotCompile, torch.OutOfMemoryError) as problem:
                 log.info("%s runs uncompiled: %s", self.name, problem)
                 return
-            gain = inf if Fusion.mode == "always" else self.code.gain(compiled, rows)
         log.info("%s compiled: %.2f times as fast for %d rows", self.name, gain, rows)
         if gain >= LEAST_GAIN:
             self.gives_own = self.code.gives_own(compiled)

@@ -68,13 +68,18 @@ class Indices:
 
     def of(self, source: Span | Picks, device: torch.device, start: int = 0) -> FindIndex:
         """The slots of an operand or a target, counted from the slot `start` on."""
-        if isinstance(source, Span):
+        if type(source) is Span:
             piece = count(device, source.start - start, source.count)
             return lambda where=None: piece
-        key = (id(source.slots), start)
-        if key not in self._known:
-            self._known[key] = self.wait(source.slots, device, start)
-        return self._known[key]
+        slots = source.slots  # type: ignore[union-attr]
+        if device.type == "cpu" and not torch.is_inference_mode_enabled():
+            here = self._at_once(slots, start)
+            return lambda where=None: here
+        key = (id(slots), start)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self.wait(slots, device, start)
+        return known
 
     def find(
         self, source: Span | Picks, device: torch.device, start: int = 0

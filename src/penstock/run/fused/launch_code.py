@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
 
 import torch
 
@@ -21,8 +22,10 @@ from penstock.run.fused.inductor import CannotCompile, Compiled, compile_functio
 
 #: Sizes of the examples that stand for all sizes: no two free ones alike but the rows.
 ROWS, FIRST_CHUNK = 67, 101
-#: The numbers of rows for which compiled code is checked.
-CHECKED = (1, 3, ROWS)
+#: The same where rows are so large that examples would have more elements than this.
+FEW_ROWS, SMALL_CHUNK, MOST_ELEMENTS = 5, 11, 1 << 26
+#: Fewer rows for which compiled code is checked too.
+CHECKED = (1, 3)
 #: How far compiled code may differ from plain code, by the size of the type.
 TOLERANCES = {2: 2e-2, 4: 2e-4, 8: 1e-9}
 
@@ -122,16 +125,28 @@ class LaunchCode:
         """The compiled way, checked against the plain one."""
         if not any(part.origin is not Origin.UNIFORM for part in self.parts):
             raise CannotCompile("no operand has rows")
-        examples, free = self.examples(ROWS)
+        examples, free = self.examples(self._rows)
         compiled = compile_function(self.run, examples, free, self._slots())
         try:
-            for rows in CHECKED:
+            for rows in (*CHECKED, self._rows):
                 self._check(compiled, rows)
         except CannotCompile:
             raise
         except Exception as error:  # code need not make sense for operands that are made up
             raise CannotCompile(f"it cannot be checked: {error}") from error
         return compiled
+
+    @property
+    def _is_large(self) -> bool:
+        """Whether rows take so much memory that examples have few of them."""
+        parts = [part for part in (*self.parts, *self.results) if part is not None]
+        elements = sum(prod(part.shape) for part in parts)
+        return elements * (FIRST_CHUNK + ROWS) > MOST_ELEMENTS
+
+    @property
+    def _rows(self) -> int:
+        """The rows of examples."""
+        return FEW_ROWS if self._is_large else ROWS
 
     def _slots(self) -> list[int]:
         """Which of the tensors are slots."""
@@ -150,7 +165,7 @@ class LaunchCode:
         examples: list[torch.Tensor] = []
         free: list[set[int]] = []
         draw = torch.Generator().manual_seed(rows)  # the caller's draws stay as they are
-        chunk = FIRST_CHUNK + rows
+        chunk = (SMALL_CHUNK if self._is_large else FIRST_CHUNK) + rows
 
         def add(tensor: torch.Tensor, dimensions: set[int]) -> None:
             examples.append(tensor)
@@ -184,7 +199,7 @@ class LaunchCode:
 
     def gives_own(self, compiled: Compiled) -> bool:
         """Whether no result is an operand that was passed on."""
-        examples, _ = self.examples(ROWS)
+        examples, _ = self.examples(self._rows)
         places = {tensor.untyped_storage().data_ptr() for tensor in examples}
         given = compiled(list(examples))
         return all(values.untyped_storage().data_ptr() not in places for values in given)

@@ -201,6 +201,41 @@ class _In:
             self.done.synchronize()
 
 
+@dataclass(slots=True, eq=False)
+class Incoming:
+    """Bytes of the host on their way to a device, or there."""
+
+    device: torch.device
+    values: torch.Tensor
+    done: torch.cuda.Event
+    #: Whether launches wait for the copy.
+    is_settled: bool = False
+
+    def settle(self) -> torch.Tensor:
+        """The bytes, for launches that are asked for from now on."""
+        if not self.is_settled:
+            torch.cuda.current_stream(self.device).wait_event(self.done)
+            self.is_settled = True
+        return self.values
+
+    def wait(self) -> None:
+        """Wait until the bytes are copied."""
+        self.done.synchronize()
+
+    def __del__(self) -> None:
+        if not self.is_settled:  # the memory must not be used again before
+            self.done.synchronize()
+
+
+def upload(source: torch.Tensor, device: torch.device, stream: torch.cuda.Stream) -> Incoming:
+    """Start to copy bytes of the host to a device, on a stream."""
+    values = _new(len(source), device)
+    stream.wait_event(torch.cuda.current_stream(device).record_event())
+    with torch.cuda.stream(stream):
+        _copy(source, values)
+    return Incoming(device, values, stream.record_event())
+
+
 def _new(size: int, device: torch.device) -> torch.Tensor:
     """Memory that launches which were asked for earlier may still use."""
     return torch.empty(size, dtype=torch.uint8, device=device)

@@ -19,6 +19,7 @@ from penstock.plan.outline import Outline, fit, launches_of, outline_of, roomy, 
 from penstock.plan.plan_cache import OBJECT_BYTES, BoundedPlans
 from penstock.plan.schedule import Launch
 from penstock.run.fused.setting import Fusion
+from penstock.run.memory.lasting import note_lasting
 from penstock.run.shipped import Contents, ShippedPlanner
 from penstock.run.templates.template import Poured, Template, Unfit
 
@@ -83,6 +84,14 @@ class Templates:
         #: Plans that were poured, by the inputs that led to them.
         self._plans: BoundedPlans[Contents] = BoundedPlans(MOST_PLANS, MOST_BYTES)
         self._last, self._streak = b"", 0
+        note_lasting(self)
+
+    def give_back(self) -> bool:
+        """Let go of the templates that nobody works with."""
+        free = [c for c in self._candidates.values() if c.template and not c.template.is_held]
+        for candidate in free:
+            candidate.template = None
+        return bool(free)
 
     def known(self, key: bytes) -> ShippedPlanner | None:
         """Hands out the plan of an earlier call that was poured."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from penstock.run.memory import pinned
+from penstock.run.memory import pinned, read_ahead
 
 
 class Event:
@@ -110,4 +110,6 @@ def simulated_streams(seed: int) -> Iterator[Streams]:
         slab = pinned.Slab()
         patch.setattr(pinned, "slab_of", lambda device: slab)
         patch.setattr(pinned, "PIECE", 1024)
+        uploads = streams.new()
+        patch.setattr(read_ahead, "upload_stream", lambda device: uploads)
         yield streams
