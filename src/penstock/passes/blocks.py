@@ -14,7 +14,17 @@ from penstock.passes.flow import Flow
 
 #: Calls that say little about what a block does.
 _RESHAPING = frozenset(
-    ["unsqueeze", "squeeze", "view", "reshape", "expand", "transpose", "permute", "contiguous"]
+    [
+        "unsqueeze",
+        "squeeze",
+        "view",
+        "reshape",
+        "expand",
+        "transpose",
+        "permute",
+        "contiguous",
+        "get",  # x.T and the like
+    ]
 )
 
 

@@ -79,7 +79,7 @@ def launch_mixing(
     """Launch a block that mixes along dynamic dimensions, or is told sizes."""
     block = node.node.operation
     assert isinstance(block, Block)
-    keys = _sizes(machine, node, block, values)
+    keys = sizes_of(machine, node, values)
     if all((sizes == sizes[0]).all() for sizes in keys.values()):
         _launch_equal(machine, node, block, rows, values, _first(keys))
         return
@@ -141,10 +141,10 @@ def _launch_plain(machine: Machine, node: LinkedNode, plan: LaunchPlan, rows: In
     )
 
 
-def _sizes(
-    machine: Launching, node: LinkedNode, block: Block, values: dict[int, Array]
-) -> dict[int, Array]:
+def sizes_of(machine: Launching, node: LinkedNode, values: dict[int, Array]) -> dict[int, Array]:
     """For each dynamic operand the length, size or arena of each row's value."""
+    block = node.node.operation
+    assert isinstance(block, Block)
     keys: dict[int, Array] = {}
     for position, wire in enumerate(node.node.inputs):
         if position in block.sizes:

@@ -13,7 +13,7 @@ from penstock.ir.graph import Call, Compute, Enter, Primitive, Switch
 from penstock.plan.host_code import dtype_of
 from penstock.plan.linked import Arm, Group, Linked, LinkedNode
 from penstock.plan.native import opcodes as op
-from penstock.plan.native.layout import launch_specification
+from penstock.plan.native.layout import launch_specification, padded_specification
 from penstock.plan.native.program import NativeProgram, NotNative
 from penstock.plan.native.value_code import Fields, ValueCode
 
@@ -235,7 +235,10 @@ class _Assembler(ValueCode):
         results = len(node.node.outputs)
         listed = self._list(operands)
         if specification is None:
-            first = self._do(op.ASK, rows, listed, len(operands), results, results=results)
+            padded = padded_specification(self.layout, node)
+            what = -1 if padded is None else self._list(padded)
+            words = listed, len(operands), results, what
+            first = self._do(op.ASK, rows, *words, results=results)
         else:
             what = self._list(specification)
             first = self._do(op.LAUNCH, rows, what, listed, results=results)

@@ -55,6 +55,20 @@ class _Form(NamedTuple):
     operands: tuple[Shared | int | str, ...]
     targets: tuple[int, ...]
 
+    @property
+    def listed(self) -> int:
+        """How many operands and results a record tells of."""
+        return len(self.targets) + sum(type(operand) is not Shared for operand in self.operands)
+
+    def padded(self, arena: int, which: int) -> _Form:
+        """The form of launches that take one operand from an arena of padded copies, and behind all
+        the lengths.
+        """
+        places = [k for k, operand in enumerate(self.operands) if type(operand) is not Shared]
+        operands = [*self.operands, "int64"]
+        operands[places[which]] = arena
+        return _Form(tuple(operands), self.targets)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoder:
@@ -86,9 +100,12 @@ class Decoder:
             if heads[at] == op.LAUNCH_RECORD:
                 form = self.forms[heads[at + 1]]
                 yield self._launch(form, heads, at, records.data)
-                at += 4 + 3 * (
-                    len(form.targets) + sum(type(o) is not Shared for o in form.operands)
-                )
+                at += 4 + 3 * form.listed
+            elif heads[at] == op.PADDED_RECORD:
+                form = self.forms[heads[at + 1]].padded(*heads[at + 5 : at + 7])
+                launch, instances = self._launch(form, heads, at, records.data, op.PADDED_HEAD)
+                yield launch._replace(block=heads[at + 4]), instances
+                at += op.PADDED_HEAD + 3 * form.listed
             else:
                 is_copy = heads[at] == op.COPY_RECORD
                 find = self._copy if is_copy else self._store
@@ -97,10 +114,10 @@ class Decoder:
             number += 1
 
     def _launch(
-        self, form: _Form, heads: list[int], at: int, data: Integers
+        self, form: _Form, heads: list[int], at: int, data: Integers, head: int = 4
     ) -> tuple[Launch, Integers]:
         _, block, rows, first = heads[at : at + 4]
-        at += 4
+        at += head
         operands: list[Operand] = []
         for operand in form.operands:
             if type(operand) is Shared:

@@ -2,7 +2,8 @@
 
 The kernel stops inside the event that such a block fires in. Its rows are then launched as the
 plain machine would do it, on tables that stand for those of the kernel, and what the launches give
-arrives in the kernel, group of rows by group of rows.
+arrives in the kernel, group of rows by group of rows. Once a padded form is known, the kernel
+launches rows that have padded copies side by side itself, as in most steps of a decoder.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from penstock.ir.graph import Home, Wire
 from penstock.ir.types import TensorType
 from penstock.plan.bundles import Bundles
 from penstock.plan.host_code import dtype_of
-from penstock.plan.launches import launch_mixing
+from penstock.plan.launches import launch_mixing, sizes_of
 from penstock.plan.native import opcodes as op
 from penstock.plan.native.arena_kernel import (
     ARENA,
@@ -97,7 +98,20 @@ class HostLaunches:
         }
         launch_mixing(self, node, rows, values)
         self._tell(op.WITH_LAST)
+        self._note_padded(node, values)
         return self.is_sound
+
+    def _note_padded(self, node: LinkedNode, values: dict[int, Array]) -> None:
+        """Let the kernel launch the padded form itself next time, where that takes no thought."""
+        lists = self.machine.program.lists
+        what = self.machine.program.code[self.state.scalars[op.ASKED_AT] + 6]
+        launched = {item.block for item in self.out if isinstance(item, Launch)} - {node.block}
+        if what < 0 or lists[what + op.PADDED_FORM] >= 0 or not launched:
+            return
+        padding = self.shapes.padding(node.block, sizes_of(self, node, values))
+        if padding is not None and len(padding.least) == 1 and not padding.ties:
+            (lists[what + op.LEAST_LENGTH],) = padding.least.values()
+            lists[what + op.PADDED_FORM] = padding.block
 
     def put_launch(self, node: LinkedNode, rows: Integers, launch: Launch) -> None:
         """One more instruction, with the instances of its rows."""

@@ -20,7 +20,15 @@ from penstock.plan.native.array_kernel import (
     write_elements,
 )
 from penstock.plan.native.compiler import compiled_at_once
-from penstock.plan.native.launch_kernel import HELD_RUN, HELD_SEQUENCES, hold, launch, upload
+from penstock.plan.native.launch_kernel import (
+    HELD_RUN,
+    HELD_SEQUENCES,
+    has_padded_copies,
+    hold,
+    launch,
+    launch_padded,
+    upload,
+)
 from penstock.plan.native.queue_kernel import (
     admissible,
     append_batch,
@@ -129,6 +137,16 @@ def advance(
                 continue
             n, at = sizes[rows], starts[rows]
             if name == op.ASK:
+                if d >= 0 and has_padded_copies(
+                    lists[d + op.PADDED_FORM], starts[lists[a + lists[d + op.SEQUENCE]]], n,
+                    lists[d + op.LEAST_LENGTH], heap, sequences,
+                ):  # fmt: skip
+                    top, heap, heads, data, counts, chunks, held, held_top = launch_padded(
+                        d, a, at, n, dst, top,
+                        lists, starts, sizes, heap, frames, heads, data, arenas, counts,
+                        sequences, chunks, held, held_top, scalars,
+                    )  # fmt: skip
+                    continue
                 heap = room(heap, top + b)
                 for k in range(b):
                     heap[top + k] = starts[lists[a + k]]

@@ -12,6 +12,8 @@ import numpy as np
 from penstock.plan.native import opcodes as op
 from penstock.plan.native.arena_kernel import (
     BASE,
+    BUNDLE,
+    BUNDLE_ROW,
     LENGTH,
     allocate,
     new_sequences,
@@ -197,6 +199,70 @@ def launch(
         scalars[op.HEADS_TOP], scalars[op.DATA_TOP] = before
         scalars[op.RECORDS] -= 1
     return True, top, heap, heads, data, counts, sequences, unused, chunks, held, held_top
+
+
+@compiled
+def has_padded_copies(padded, sequence, count, least, heap, sequences):
+    """Whether sequences of different lengths, none of them too short, have padded copies that lie
+    side by side.
+    """
+    if padded < 0:
+        return False
+    first = heap[sequence]
+    bundle, row = sequences[BUNDLE, first], sequences[BUNDLE_ROW, first]
+    is_equal = True
+    for k in range(count):
+        number = heap[sequence + k]
+        if sequences[BUNDLE, number] != bundle or sequences[BUNDLE_ROW, number] != row + k:
+            return False
+        if sequences[LENGTH, number] < least:
+            return False
+        is_equal = is_equal and sequences[LENGTH, number] == sequences[LENGTH, first]
+    return bundle >= 0 and not is_equal
+
+
+@compiled
+def launch_padded(
+    spec, listed, rows, count, first, top,
+    lists, starts, sizes, heap, frames, heads, data, arenas, counts, sequences, chunks,
+    held, held_top, scalars,
+):  # fmt: skip
+    """A launch of the padded form, its results in registers from `first` on."""
+    padded, which = lists[spec + op.PADDED_FORM], lists[spec + op.SEQUENCE]
+    spec += op.SPECIFICATION
+    operands, targets = lists[spec + 2], lists[spec + 3]
+    heads = room(heads, scalars[op.HEADS_TOP] + op.PADDED_HEAD + 3 * (operands + 1 + targets))
+    data = room(data, scalars[op.DATA_TOP] + count * (2 + operands + targets))
+    heap = room(heap, top + count * targets)
+    zero, one = np.int64(0), np.int64(1)
+    none = np.empty(0, np.int64)
+    instances = put_instances(rows, count, none, count, heap, frames, data, scalars)
+    begin_record(np.int64(op.PADDED_RECORD), lists[spec], count, instances, heads, scalars)
+    sequence = starts[lists[listed + which]]
+    lengths = np.empty(count, np.int64)
+    for k in range(count):
+        lengths[k] = sequences[LENGTH, heap[sequence + k]]
+    at = scalars[op.HEADS_TOP]
+    heads[at], heads[at + 2] = padded, which
+    heads[at + 1] = arenas.shape[0] - 1 + sequences[BUNDLE, heap[sequence]]
+    scalars[op.HEADS_TOP] = at + 3
+    for k in range(operands):
+        if k == which:
+            put_run(sequences[BUNDLE_ROW, heap[sequence]], count, heads, scalars)
+        else:
+            is_host = np.int64(lists[spec + 4 + 2 * k] == op.HOST_OPERAND)
+            put_values(heap, starts[lists[listed + k]], count, is_host, heads, data, scalars)
+    put_values(lengths, zero, count, one, heads, data, scalars)
+    for k in range(targets):
+        arena = lists[spec + 4 + 2 * operands + k]
+        starts[first + k], sizes[first + k] = top, count
+        counts, chunks = allocate_slots(
+            arena, count, heap, top, heads, data, arenas, counts, sequences, chunks, scalars
+        )
+        held = hold(np.int64(HELD_SLOTS), arena, top, count, held, held_top)
+        held_top += 4
+        top += count
+    return top, heap, heads, data, counts, chunks, held, held_top
 
 
 @compiled

@@ -181,12 +181,33 @@ def launch_specification(layout: Layout, node: LinkedNode) -> list[int] | None:
     """
     block = node.node.operation
     assert isinstance(block, Block)
-    operands = [_operand(layout, w) for w in node.node.inputs if w.home is not Home.UNIFORM]
-    targets = [layout.place(wire) for wire in node.node.outputs]
-    kinds = {kind for kind, _ in operands}
-    is_sequential = op.SEQUENCE_OPERAND in kinds
+    operands, targets = _operands(layout, node), [layout.place(w) for w in node.node.outputs]
+    is_sequential = any(kind == op.SEQUENCE_OPERAND for kind, _ in operands)
     if block.sizes or {is_sequential, *(is_long for _, is_long in targets)} != {block.is_flat}:
         return None
+    return _specification(node, operands, targets)
+
+
+def padded_specification(layout: Layout, node: LinkedNode) -> list[int] | None:
+    """The same for a block that mixes along the dimension of one sequence, with what will be known
+    of its padded form before it; None for other blocks.
+    """
+    block = node.node.operation
+    assert isinstance(block, Block)
+    operands, targets = _operands(layout, node), [layout.place(w) for w in node.node.outputs]
+    kinds = [kind for kind, _ in operands]
+    is_apt = kinds.count(op.SEQUENCE_OPERAND) == 1 and not any(is_long for _, is_long in targets)
+    if block.sizes or not is_apt:
+        return None
+    unknown = [-1, 0, kinds.index(op.SEQUENCE_OPERAND)]
+    return [*unknown, *_specification(node, operands, targets)]
+
+
+def _specification(
+    node: LinkedNode, operands: list[tuple[int, int]], targets: list[tuple[int, bool]]
+) -> list[int]:
+    block = node.node.operation
+    assert isinstance(block, Block)
     return [
         node.block,
         int(block.is_flat),
@@ -195,6 +216,10 @@ def launch_specification(layout: Layout, node: LinkedNode) -> list[int] | None:
         *(word for operand in operands for word in operand),
         *(arena for arena, _ in targets),
     ]
+
+
+def _operands(layout: Layout, node: LinkedNode) -> list[tuple[int, int]]:
+    return [_operand(layout, w) for w in node.node.inputs if w.home is not Home.UNIFORM]
 
 
 def _operand(layout: Layout, wire: Wire) -> tuple[int, int]:

@@ -73,7 +73,8 @@ CONTEXT, PARENT, SITE, INSTANCE, UNDONE, DEPTH, COUNT, HEAD = range(8)
     ARRAY_STACK,
     #: dst (rows, sequences, arena): arrays of their elements.
     ARRAY_UNSTACK,
-    #: dst... (rows, operands, count, results): launches that the host plans; see `host_launches`.
+    #: dst... (rows, operands, count, results, padded): launches that the host plans, unless all
+    #: rows have padded copies side by side; see `host_launches`.
     ASK,
 ) = range(31)
 
@@ -108,9 +109,18 @@ CALLED, ENTERED, NEXT = range(3)
 #: What an operand of a launch is: slots, the elements of sequences, host values.
 SLOT_OPERAND, SEQUENCE_OPERAND, HOST_OPERAND = range(3)
 
-#: The records that come out: a launch, a store, a copy; and where their values are.
-LAUNCH_RECORD, STORE_RECORD, COPY_RECORD = range(3)
+#: The records that come out: a launch, a store, a copy, a launch of a padded form; and where their
+#: values are.
+LAUNCH_RECORD, STORE_RECORD, COPY_RECORD, PADDED_RECORD = range(4)
 SPAN_VALUES, LISTED_VALUES = range(2)
+
+#: What precedes the specification of a launch that may be padded: the number of the padded form
+#: once that is known, the least length that it serves, and which operand is the sequence.
+PADDED_FORM, LEAST_LENGTH, SEQUENCE, SPECIFICATION = range(4)
+
+#: Words of a padded record before its operands: those of a launch, the padded form, the arena of
+#: the copies, and which operand they are.
+PADDED_HEAD = 7
 
 #: How a run of the kernel ends: all is planned; a window is full; the plain machine must tell; the
 #: host must plan launches of an event.
