@@ -64,7 +64,7 @@ def measure_batch(
         work=len(subject.pairs),
         unit="pairs",
         rounds=rounds,
-        notes={"structure": "timed for every candidate but `known plan`, whose pairs were seen"},
+        notes=subject.notes(),
         missing=missing,
     )
 

@@ -63,6 +63,17 @@ class PairSubject:
         """The products of one run."""
         return child_sum.layers(self.model, self.segments())
 
+    def notes(self) -> dict[str, str]:
+        """What a reader must know, and how many words of a side are distinct: Penstock computes
+        equal words of a side once where that pays, all others and the floor as often as they occur.
+        """
+        words = [torch.cat([tree.token for tree in side]) for side in self.sides]
+        counts = " and ".join(f"{len(torch.unique(side)):,} among {len(side):,}" for side in words)
+        return {
+            "structure": "timed for every candidate but `known plan`, whose pairs were seen",
+            "distinct words": f"batch {len(self.pairs)} has {counts}, the floor all",
+        }
+
     def train(self, forward: Forward) -> tuple[Tensor, ...]:
         """Forward, backward and SGD: the loss and the gradients."""
         return descend(self.model, child_sum.loss_of(forward(), self.targets))

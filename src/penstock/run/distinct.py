@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 #: The rows from which on they are counted, and the share of distinct ones up to which it pays.
-LEAST_ROWS, MOST_SHARE = 64, 0.8
+LEAST_ROWS, MOST_SHARE = 64, 0.85
 
 _is_always: ContextVar[bool] = ContextVar("distinct_rows_always", default=False)
 
