@@ -8,6 +8,7 @@ to their memory: a plan that is kept and run again finds the same chunks in anot
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -48,6 +49,14 @@ if TYPE_CHECKING:
     from penstock.run.runner import Runner
 
 
+_AS_IT_IS = nullcontext()
+
+
+def not_inferring() -> AbstractContextManager[object]:
+    """What is made inside may serve runs that are differentiated."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else _AS_IT_IS
+
+
 @dataclass(slots=True, eq=False)
 class PreparedLaunch:
     """A launch of a block."""
@@ -77,10 +86,7 @@ class PreparedLaunch:
     ) -> FusedLaunch | None:
         """The launch as it may be run compiled for some purpose."""
         if what not in self.fused:
-            if torch.is_inference_mode_enabled():  # runs that are differentiated may use it
-                with torch.inference_mode(False):
-                    self.fused[what] = bind(run)
-            else:
+            with not_inferring():
                 self.fused[what] = bind(run)
         return self.fused[what]
 
@@ -95,7 +101,7 @@ class PreparedLaunch:
         """The operands, gathered."""
         if self.fetches is None:
             count = len(self.launch.operands)
-            with torch.inference_mode(False):
+            with not_inferring():
                 find = (finding_operand(run, self.launch, self.block, k) for k in range(count))
                 self.fetches = tuple(find)
         return [fetch(run) for fetch in self.fetches]
@@ -110,7 +116,7 @@ class PreparedLaunch:
         """Write the results to their slots."""
         if self.puts is None:
             targets = self.launch.targets
-            with torch.inference_mode(False):
+            with not_inferring():
                 self.puts = tuple(putting_result(run, self.block, target) for target in targets)
         try:
             for put, values in zip(self.puts, outputs, strict=True):

@@ -50,6 +50,7 @@ from penstock.run.prepared import (
     PreparedStore,
     PreparedWindow,
     is_repeatable,
+    not_inferring,
     prepare_copy,
     prepare_pad,
     prepare_read,
@@ -160,9 +161,7 @@ class Runner:
         growth = merged(item for item in window if isinstance(item, Chunk))
         self._grow(growth)
         indices = Indices()
-        is_inference = torch.is_inference_mode_enabled()
-        with torch.inference_mode(False) if is_inference else nullcontext(), collector_waits():
-            # What is prepared may serve runs that are differentiated.
+        with not_inferring(), collector_waits():
             steps = [self._prepare(item, indices) for item in window if type(item) is not Chunk]
         return PreparedWindow(growth, tuple(steps)), self._run_steps(steps)
 

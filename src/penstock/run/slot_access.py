@@ -8,6 +8,7 @@ are selected by an index tensor that is on its device already otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -26,6 +27,9 @@ FetchTensor: TypeAlias = "Callable[[Runner], torch.Tensor]"
 Put: TypeAlias = "Callable[[Runner, torch.Tensor], None]"
 
 
+_device = cache(torch.device)
+
+
 def finding_operand(run: Runner, launch: Launch, block: RunnableBlock, position: int) -> Fetch:
     """How to find an operand of a launch, [rows, *shape] where it has rows."""
     operand = launch.operands[position]
@@ -37,10 +41,12 @@ def finding_operand(run: Runner, launch: Launch, block: RunnableBlock, position:
         return lambda run: size
     spec = block.inputs[position]
     if isinstance(operand, Hosted):
-        values = torch.from_numpy(operand.values).to(spec.device, non_blocking=True)
+        values = torch.from_numpy(operand.values)
+        if spec.device != "cpu":
+            values = values.to(spec.device, non_blocking=True)
         return lambda run: values
     arena = run.arena(operand.arena)
-    device = torch.device(spec.device)
+    device = _device(spec.device)
     is_here = arena.device == device
     fetch = gathering(arena, operand) if is_here else _gathering_on(device, arena, operand)
     if is_here and device.type == "cpu" and block.runs_on("cuda"):

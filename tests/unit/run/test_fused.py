@@ -318,7 +318,7 @@ def test_consecutive_slots_are_a_piece_of_a_count() -> None:
 def test_other_slots_are_brought_to_the_device_once() -> None:
     indices, source = Indices(), Picks(0, np.array([4, 9, 2]))
     assert indices.of(source, CPU)().tolist() == [4, 9, 2]
-    assert indices.of(source, CPU) is indices.of(source, CPU)
+    assert indices.of(source, CPU)() is indices.of(source, CPU)()
     assert indices.of(source, CPU, 2)().tolist() == [2, 7, 0]
 
 
