@@ -99,7 +99,7 @@ def try_alone(candidate: Callable[[], Any], device: str, calls: int, rounds: int
             wait_for_devices()
             seconds.append(perf_counter() - began)
         held = torch.cuda.max_memory_allocated() if on_gpu else most_saved_bytes(candidate)
-        return Trial(seconds, held, tuple(t.cpu() for t in result))
+        return Trial(seconds, held, tuple(t.detach().cpu() for t in result))
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise

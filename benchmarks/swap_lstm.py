@@ -131,10 +131,15 @@ class Candidate:
         return under_policies(lambda: self.programs[model](steps), self.options.budget)[self.name]
 
     def try_length(self, length: int) -> Trial | None:
-        """Train on sequences of a length."""
+        """Train on sequences of a length, which may not even fit beside what earlier ones left."""
         calls = CALLS.get(self.name, 1 if self.name in BASELINES else 2)
-        model, steps = self.inputs(length)
-        step = partial(self.step, model, steps)
+        known: list[tuple[lstm.LSTM, Tensor]] = []
+
+        def step() -> tuple[Tensor, ...]:
+            if not known:
+                known.append(self.inputs(length))
+            return self.step(*known[0])
+
         return try_alone(step, self.options.device, calls, self.options.rounds)
 
     def warm_up(self) -> None:
