@@ -14,6 +14,7 @@ import torch
 
 from penstock.autodiff.halves import Saved
 from penstock.autodiff.joint import Backward, Pattern
+from penstock.autodiff.row_loops import backward_of_loop
 from penstock.ir.types import TensorType
 from penstock.run.native.adjoint import Presence
 from penstock.run.native.device_block import DeviceLoopBlock
@@ -75,19 +76,11 @@ class DeviceLoopForm:
     def _build(self, pattern: Pattern) -> Backward:
         kernel, reached = self.kernels.backward(pattern)
         call = TritonCall(kernel, self.device)
-        count = len(reached)
 
         def run(rows: int, *given: Any) -> list[torch.Tensor | None]:
             return self._run_backward(call, reached, rows, given)
 
-        return Backward(
-            run,  # type: ignore[arg-type]
-            tuple(range(len(self.saved))),
-            tuple(self._uniforms),
-            tuple(None if p is Presence.NEVER else k for k, p in enumerate(reached)),
-            source_of(kernel),
-            tuple(count + k if p is Presence.MAYBE else None for k, p in enumerate(reached)),
-        )
+        return backward_of_loop(run, len(self.saved), self._uniforms, reached, source_of(kernel))
 
     def _run_backward(
         self, call: TritonCall, reached: Sequence[Presence], rows: int, given: Sequence[Any]

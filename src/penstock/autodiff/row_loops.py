@@ -7,7 +7,7 @@ depend on how the row ran: a backward half then says for which rows its gradient
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,27 @@ from penstock.run.native.training import TrainingKernels
 
 #: Frames on a new tape, and numbers on a new stack.
 ROOM = 1024
+
+
+def backward_of_loop(
+    run: Callable[..., list[torch.Tensor | None]],
+    saved: int,
+    uniforms: Sequence[int],
+    reached: Sequence[Presence],
+    source: str,
+) -> Backward:
+    """The backward half of a loop, which gives the gradients of its operands and then, for those
+    that may be reached or not, which rows have them.
+    """
+    count = len(reached)
+    return Backward(
+        run,  # type: ignore[arg-type]
+        tuple(range(saved)),
+        tuple(uniforms),
+        tuple(None if p is Presence.NEVER else k for k, p in enumerate(reached)),
+        source,
+        tuple(count + k if p is Presence.MAYBE else None for k, p in enumerate(reached)),
+    )
 
 
 class RowLoopForm:
@@ -88,19 +109,11 @@ class RowLoopForm:
     def _build(self, pattern: Pattern) -> Backward:
         kernel, reached = self.kernels.backward(pattern)
         native = NativeCall(kernel)
-        count = len(reached)
 
         def run(rows: int, *given: Any) -> list[torch.Tensor | None]:
             return self._run_backward(native, reached, rows, given)
 
-        return Backward(
-            run,  # type: ignore[arg-type]
-            tuple(range(len(self.saved))),
-            tuple(self._uniforms),
-            tuple(None if p is Presence.NEVER else k for k, p in enumerate(reached)),
-            source_of(kernel),
-            tuple(count + k if p is Presence.MAYBE else None for k, p in enumerate(reached)),
-        )
+        return backward_of_loop(run, len(self.saved), self._uniforms, reached, source_of(kernel))
 
     def _run_backward(
         self, native: NativeCall, reached: Sequence[Presence], rows: int, given: Sequence[Any]
