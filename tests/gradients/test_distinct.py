@@ -260,3 +260,18 @@ def test_rows_that_print_are_all_run(capsys):
     program = ps.function(lambda i: ps.print(vectors[i], "row") * 2)
     program.map(TOKENS)
     assert capsys.readouterr().out.count("row") == len(TOKENS)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64], ids=str)
+def test_whole_numbers_of_which_torch_selects_no_rows_are_taken_row_by_row(dtype):
+    words, w = table(), weight()
+    read = ps.function(lambda token: w @ words[token.long()])
+    give = ps.function(lambda token: (w @ words[token], token.to(dtype)))
+    plain = torch.stack([w @ words[t] for t in TOKENS])
+    for recording in (True, False):
+        with torch.set_grad_enabled(recording):
+            torch.testing.assert_close(read.map(torch.tensor(TOKENS).to(dtype), out="stack"), plain)
+            rows, tokens = give.map(torch.tensor(TOKENS), out="stack")
+        torch.testing.assert_close(rows, plain)
+        assert tokens.tolist() == TOKENS
+        assert tokens.dtype == dtype

@@ -34,6 +34,9 @@ from penstock.run.native.plain import PlainRows
 #: Concrete forms kept per block that has no symbolic one.
 MOST_FORMS = 256
 
+#: Types of whole numbers that `index_select` does not know.
+_NOT_SELECTED = frozenset(["uint16", "uint32", "uint64"])
+
 
 Argument: TypeAlias = torch.Tensor | int
 
@@ -198,16 +201,20 @@ class RunnableBlock:
     def whole_numbers(self) -> tuple[int, ...]:
         """The operands with rows, if all of them are one whole number a row, on the host; empty
         where they are not: rows that read the same numbers have the same results then.
-        Operations that others have defined may do more than give results: one of ours prints.
+        Operations that others have defined may do more than give results: one of ours prints. Of
+        some types torch selects no rows.
         """
         rows = [k for k, spec in enumerate(self.inputs) if spec.kind == "row"]
         is_plain = not self._dynamic and self.block.device is None
         is_plain &= not any("torch.ops." in name for name in self._called)
+        given = (value.type for value in self.block.results if isinstance(value.type, TensorType))
+        is_plain &= all(kind.dtype not in _NOT_SELECTED for kind in given)
         return tuple(rows) if is_plain and all(map(self._is_whole_number, rows)) else ()
 
     def _is_whole_number(self, position: int) -> bool:
         spec = self.inputs[position]
         is_whole = not (spec.torch_dtype.is_floating_point or spec.torch_dtype.is_complex)
+        is_whole &= spec.dtype not in _NOT_SELECTED
         return is_whole and spec.device == "cpu" and prod(spec.shape) == 1
 
     @cached_property
