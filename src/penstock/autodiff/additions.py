@@ -10,8 +10,8 @@ without compiled code is made ready when that is first asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -24,8 +24,9 @@ from penstock.autodiff.gradients import (
     as_array,
     as_slots,
     count_of,
+    finder,
 )
-from penstock.plan.schedule import Integers, Picks, Shared, Span, slots_of
+from penstock.plan.schedule import Hosted, Integers, Picks, Shared, Span, slots_of
 from penstock.run.fused.indices import FindIndex
 
 if TYPE_CHECKING:
@@ -80,14 +81,15 @@ class SlotAddition(Addition):
     place: int
     arena: int
     slots: Slots
-    find: FindIndex
+    #: The slots on their device, or what finds them there.
+    where: torch.Tensor | FindIndex
     #: Whether they are the first and only ones: they are written.
     is_first: bool
-    #: Finds the slots that have no gradient yet, where others have.
-    missing: FindIndex | None = None
     #: For each slot whether it has a gradient already, where compiled code may add to it: no slot
     #: occurs twice, also not among those of other operands.
     held: torch.Tensor | None = None
+    #: Finds the slots that have no gradient yet, where others have and nothing is held.
+    missing: FindIndex | None = None
     #: The rows that have a gradient, where not all have.
     chosen: torch.Tensor | None = None
     put: Accumulate | None = None
@@ -99,31 +101,42 @@ class SlotAddition(Addition):
             values = values.index_select(0, self.chosen)
         arena = reversal.arena(self.arena)
         if self.put is None:
-            if self.is_first:
-                self.put = arena.prepare_write(self.slots, self.find)
-            else:
-                self.put = arena.prepare_add(self.slots, self.find, self.missing)
+            self.put = self._prepare(arena)
         self.put(arena, values.reshape(count_of(self.slots), *arena.kind.shape))
 
+    def _prepare(self, arena: GradientArena) -> Accumulate:
+        find = finder(self.where)
+        if self.is_first:
+            return arena.prepare_write(self.slots, find)
+        missing = self.missing
+        if self.held is not None and not self.held.all():
+            without = torch.from_numpy(as_array(self.slots) - arena.first)[~self.held]
+            missing = finder(without)
+        return arena.prepare_add(self.slots, find, missing)
 
-class Outline(NamedTuple):
-    """What halves of one block that give the same have in common."""
+
+@dataclass(slots=True, eq=False)
+class Outline:
+    """What halves of one block that give the same, from and to the same arenas, have in common."""
 
     #: What is done with gradients of uniform values.
     uniform: tuple[Addition, ...]
     #: The operands that have gradients in slots, and the places of these.
     in_slots: tuple[tuple[int, int], ...]
+    #: The arenas of these operands, each with their positions among them.
+    by_arena: tuple[tuple[int, tuple[int, ...]], ...]
+    #: What compiled code takes, by how gradients are written; made and looked up by `fused_half`.
+    layouts: dict[object, Any] = field(default_factory=dict)
 
 
 def find_additions(
     reversal: Reversal,
     page: Page,
     index: Integers | None,
-    places: Sequence[int | Contraction | None],
+    outline: Outline,
     masks: Sequence[torch.Tensor | None] = (),
 ) -> tuple[Addition, ...]:
     """For each operand how its gradient is added, for the rows of its mask where there is one."""
-    outline = _outline(reversal, page, places)
     if any(mask is not None for mask in masks):
         told = dict(zip(page.operands, masks, strict=True))
         found = [
@@ -131,15 +144,17 @@ def find_additions(
             for operand, place in outline.in_slots
         ]
     else:
-        found = _slot_additions(reversal, page, index, outline.in_slots)
+        found = _slot_additions(reversal, page, index, outline)
     return (*outline.uniform, *found)
 
 
-def _outline(reversal: Reversal, page: Page, places: Sequence[int | Contraction | None]) -> Outline:
-    """Found once in a pass for all launches of a block that read the same uniform values."""
-    operands = page.launch.operands
-    wires = tuple([item.wire for item in operands if type(item) is Shared])
-    key = (page.launch.block, id(places), wires)
+def find_outline(
+    reversal: Reversal, page: Page, places: Sequence[int | Contraction | None]
+) -> Outline:
+    """Found once in a pass for all launches of a block that read and write in the same places."""
+    launch = page.launch
+    read = [0 if type(item) is Hosted else item[0] for item in launch.operands]
+    key = (launch.block, id(places), *read, *[item[0] for item in launch.targets])
     found = reversal.outlines.get(key)
     if found is None or found[0] is not places:
         found = reversal.outlines[key] = places, _new_outline(page, places)
@@ -159,56 +174,52 @@ def _new_outline(page: Page, places: Sequence[int | Contraction | None]) -> Outl
             uniform.append(UniformAddition(source.wire, place))
         elif place is not None:
             in_slots.append((operand, place))
-    return Outline(tuple(uniform), tuple(in_slots))
-
-
-class _Look(NamedTuple):
-    """What is known of the slots of all operands in an arena together."""
-
-    #: Whether no slot occurs twice.
-    is_apart: bool
-    #: Whether, besides, none had a gradient before: they all have one now.
-    is_first: bool
-
-
-def _look(arena: GradientArena, found: Sequence[Slots]) -> _Look:
-    """One look at the slots of several operands takes less time than many looks."""
-    together = found[0] if len(found) == 1 else np.concatenate([*map(as_array, found)])
-    is_apart = arena.are_distinct(together)
-    return _Look(is_apart, is_apart and arena.take_first(together, are_distinct=True))
+    by_arena: dict[int, list[int]] = {}
+    for position, (operand, _) in enumerate(in_slots):
+        by_arena.setdefault(page.launch.operands[operand].arena, []).append(position)  # type: ignore[union-attr]
+    arenas = tuple((number, tuple(some)) for number, some in by_arena.items())
+    return Outline(tuple(uniform), tuple(in_slots), arenas)
 
 
 def _slot_additions(
-    reversal: Reversal,
-    page: Page,
-    index: Integers | None,
-    in_slots: Sequence[tuple[int, int]],
+    reversal: Reversal, page: Page, index: Integers | None, outline: Outline
 ) -> list[SlotAddition]:
     operands, rows = page.launch.operands, page.launch.rows
-    sources: list[Span | Picks] = [operands[k] for k, _ in in_slots]  # type: ignore[misc]
+    sources: list[Span | Picks] = [operands[k] for k, _ in outline.in_slots]  # type: ignore[misc]
     slots = [row_slots(source, rows, index) for source in sources]
-    by_arena: dict[int, list[Slots]] = {}
-    for source, where in zip(sources, slots):
-        by_arena.setdefault(source.arena, []).append(where)
-    looks = {number: _look(reversal.arena(number), some) for number, some in by_arena.items()}
-    additions = []
-    for (operand, place), source, where in zip(in_slots, sources, slots):
-        look, find = looks[source.arena], reversal.finding(page, source, index)
-        addition = SlotAddition(operand, place, source.arena, where, find, look.is_first)
-        if not look.is_first:
-            _add_to_others(reversal, addition, look.is_apart)
-        additions.append(addition)
-    return additions
+    found: list[Any] = [None] * len(sources)
+    for number, positions in outline.by_arena:
+        arena = reversal.arena(number)
+        # One look at the slots of several operands takes less time than many looks.
+        some = [slots[k] for k in positions]
+        together = some[0] if len(some) == 1 else np.concatenate([*map(as_array, some)])
+        is_apart, is_first = arena.look(together)
+        for k, where in zip(positions, some):
+            operand, place = outline.in_slots[k]
+            place_of = reversal.locate(page, sources[k], index)
+            found[k] = addition = SlotAddition(operand, place, number, where, place_of, is_first)
+            if not is_first:
+                _add_to_others(reversal, arena, addition, is_apart)
+    return found
 
 
-def _add_to_others(reversal: Reversal, addition: SlotAddition, is_apart: bool) -> None:
+def _add_to_others(
+    reversal: Reversal, arena: GradientArena, addition: SlotAddition, is_apart: bool
+) -> None:
     """Find out to which slots of an operand a gradient has come before."""
-    arena, slots = reversal.arena(addition.arena), addition.slots
-    addition.is_first = arena.take_first(slots, are_distinct=is_apart)
-    if not addition.is_first:
-        if is_apart and arena.device.type == "cpu":  # elsewhere it would have to travel
-            addition.held = torch.from_numpy(arena.present[slots].copy())
-        addition.missing = _missing(reversal, arena, slots)
+    slots = addition.slots
+    if not is_apart:
+        is_apart, addition.is_first = arena.look(slots)
+        if not addition.is_first:
+            addition.missing = _missing(reversal, arena, slots)
+    elif arena.device.type != "cpu":  # what is held would have to travel
+        addition.is_first = arena.take_first(slots, are_distinct=True)
+        if not addition.is_first:
+            addition.missing = _missing(reversal, arena, slots)
+    else:
+        held = arena.hold(slots)
+        addition.is_first = held is None
+        addition.held = None if held is None else torch.from_numpy(held)
 
 
 def _missing(reversal: Reversal, arena: GradientArena, slots: Slots) -> FindIndex | None:
@@ -233,9 +244,9 @@ def _masked_addition(
     if chosen is not None:
         rows = chosen.cpu().numpy()
         index = rows if index is None else index[rows]
-    slots, find = row_slots(source, page.rows, index), reversal.finding(page, source, index)
+    slots, where = row_slots(source, page.rows, index), reversal.locate(page, source, index)
     is_first = arena.take_first(slots)
-    addition = SlotAddition(operand, place, source.arena, slots, find, is_first, chosen=chosen)
+    addition = SlotAddition(operand, place, source.arena, slots, where, is_first, chosen=chosen)
     if not is_first:
         addition.missing = _missing(reversal, arena, slots)
     return addition

@@ -30,7 +30,7 @@ def run_distinct_half(reversal: Reversal, page: Page, half: Half) -> None:
     which, count, saved = _reached(page, half, backward)
     summed = [_summed(rows, which, count) for rows in reversal.cotangents(page, half)]
     wires = [page.launch.operands[k].wire for k in backward.uniforms]  # type: ignore[union-attr]
-    uniforms = [reversal.taped.read_uniform(wire) for wire in wires]
+    uniforms = [reversal.read_uniform(wire) for wire in wires]
     tensors = [*saved, *uniforms, *summed]
     results: Sequence[torch.Tensor]
     if not _are_in_front(form, backward, saved, count):

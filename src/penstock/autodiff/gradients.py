@@ -66,6 +66,11 @@ def as_slice(slots: Slots) -> slice | None:
     return slice(int(slots[0]), int(slots[-1]) + 1) if consecutive(slots) else None
 
 
+def finder(where: torch.Tensor | FindIndex) -> FindIndex:
+    """What finds slots on their device, where they may be already."""
+    return where if callable(where) else lambda _=None: where
+
+
 def _counted(count: int) -> Integers:
     """The numbers from 0 on."""
     global _counts
@@ -138,6 +143,21 @@ class GradientArena:
             return False
         self._mark(slots)
         return True
+
+    def look(self, slots: Slots) -> tuple[bool, bool]:
+        """Whether no slot occurs twice; and whether, besides, gradients of these slots are the
+        first to come: the slots have gradients then from now on.
+        """
+        are_distinct = self.are_distinct(slots)
+        return are_distinct, are_distinct and self.take_first(slots, are_distinct=True)
+
+    def hold(self, slots: Slots) -> npt.NDArray[np.bool_] | None:
+        """For slots of which none occurs twice whether each has a gradient, None if none has; all
+        have one from now on.
+        """
+        held: npt.NDArray[np.bool_] = self.present[slots].copy()
+        self._mark(slots)
+        return held if np.count_nonzero(held) else None
 
     def take_more(self, slots: Slots) -> Integers:
         """The slots have gradients from now on; those that had none before."""

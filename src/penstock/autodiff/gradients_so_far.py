@@ -15,7 +15,7 @@ import torch
 
 from penstock.autodiff.contract import Contraction, Window
 from penstock.autodiff.gradients import GradientArena, add_gradients, as_slots
-from penstock.plan.schedule import Integers, Kind, Picks, Span, slot_count
+from penstock.plan.schedule import Integers, Kind, Picks, Span
 
 
 class GradientsSoFar:
@@ -56,23 +56,21 @@ class GradientsSoFar:
             if target.arena in self.arenas:
                 self.arenas[target.arena].clear(as_slots(target))
 
-    def _is_whole(self, target: Span | Picks, held: npt.NDArray[np.bool_]) -> bool:
-        """Whether all slots of a result have cotangents: a row that is held may lack those of some
-        of its elements.
+    def _rows_held(
+        self, target: Span | Picks, rows: int
+    ) -> tuple[npt.NDArray[np.bool_] | None, bool]:
+        """Which rows of a result have a cotangent, None if none has; and whether all its slots have
+        one: a row that is held may lack those of some of its elements.
         """
-        if slot_count(target) == len(held):
-            return bool(np.count_nonzero(held) == len(held))
-        return bool(self.arena(target.arena).present[as_slots(target)].all())
-
-    def _rows_held(self, target: Span | Picks, rows: int) -> npt.NDArray[np.bool_] | None:
-        """Which rows of a result have a cotangent; None if none has."""
         arena = self.arenas.get(target.arena)
         if arena is None:
-            return None
+            return None, False
         held: npt.NDArray[np.bool_] = arena.present[as_slots(target)]
+        count = np.count_nonzero(held)
+        is_whole = bool(count == len(held))
         if len(held) != rows and rows:
             held = held.reshape(rows, -1).any(axis=1, keepdims=True).reshape(-1)
-        return held if np.count_nonzero(held) else None
+        return (held if count else None), is_whole
 
     def collect(
         self,

@@ -13,17 +13,17 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from penstock.autodiff.additions import Outline, find_additions, row_slots
+from penstock.autodiff.additions import Outline, find_additions, find_outline, row_slots
 from penstock.autodiff.contract import Contraction
 from penstock.autodiff.distinct_half import run_distinct_half
 from penstock.autodiff.fused_half import bind_half
-from penstock.autodiff.gradients import as_array
+from penstock.autodiff.gradients import as_array, finder
 from penstock.autodiff.gradients_so_far import GradientsSoFar
 from penstock.autodiff.joint import Pattern, TrainingForm
 from penstock.autodiff.nans import check_half
 from penstock.autodiff.padding import reverse_padding
 from penstock.autodiff.page import Page
-from penstock.autodiff.patterns import patterns
+from penstock.autodiff.patterns import Mask, patterns
 from penstock.autodiff.tape import Entry, Taping
 from penstock.autodiff.way_back import CopyBack, Fetch, Fill, Half, Move, WayBack
 from penstock.plan.schedule import Copy, Integers, Pad, Picks, Span, Store, Unpad, slots_of
@@ -47,6 +47,8 @@ class Reversal(GradientsSoFar):
         self.keep = keep
         #: Whether to stop at the first NaN.
         self.checks_nan = checks_nan
+        #: Whether halves that are bound to compiled code run so.
+        self.may_be_fused = not checks_nan and Fusion.mode != "never"
         #: Slots of some rows of launches on their devices.
         self.indices = Indices()
         #: Whether the way back is decided by which outputs have cotangents: not where torch's own
@@ -54,6 +56,8 @@ class Reversal(GradientsSoFar):
         self.is_repeatable = True
         #: What halves have in common, by block and what it gives; kept by `additions`.
         self.outlines: dict[object, tuple[object, Outline]] = {}
+        #: Uniform values that were read, which nobody has changed since the forward run.
+        self._uniforms: dict[int, torch.Tensor] = {}
 
     def run(self, entries: Sequence[Entry]) -> WayBack | None:
         """Go through a tape from its end; the way, if which outputs have cotangents decides it.
@@ -142,14 +146,17 @@ class Reversal(GradientsSoFar):
         return CopyBack(copy.target.arena, gather, copy.source.arena, shape, add)
 
     def _reverse_launch(self, page: Page) -> tuple[Half, ...]:
-        rows = page.launch.rows
-        masks = {k: self._rows_held(page.launch.targets[k], rows) for k in page.results}
-        held = {k: mask for k, mask in masks.items() if mask is not None}
+        rows, targets = page.launch.rows, page.launch.targets
+        held: dict[int, Mask | None] = {}
+        partial = []
+        for k in page.results:
+            mask, is_whole = self._rows_held(targets[k], rows)
+            if mask is not None:
+                held[k] = mask
+                if not is_whole:
+                    partial.append(k)
         if not held:
             return ()
-        partial = [
-            k for k, mask in held.items() if not self._is_whole(page.launch.targets[k], mask)
-        ]
         if not partial:
             return (self._half(page, tuple(held), None, ()),)
         found = patterns(held, rows, page.form)
@@ -161,12 +168,14 @@ class Reversal(GradientsSoFar):
         """The backward half of some rows, and what becomes of its results, if that is known; some
         rows lack a cotangent of the `partial` ones.
         """
-        lacking = (k for k in pattern if k in partial)
-        zeros = tuple(fill for k in lacking for fill in self._zeros(page, k, index))
-        half = Half(pattern, index, zeros)
+        zeros: tuple[Fill, ...] = ()
+        if partial:
+            lacking = (k for k in pattern if k in partial)
+            zeros = tuple(fill for k in lacking for fill in self._zeros(page, k, index))
+        half = Half(pattern, index, zeros, page.needs_saved(pattern))
         if isinstance(page.form, TrainingForm):
-            places = page.form.backward(pattern).gradients
-            half.additions = find_additions(self, page, index, places)
+            half.outline = find_outline(self, page, page.form.backward(pattern).gradients)
+            half.additions = find_additions(self, page, index, half.outline)
             self._bind(page, half)
         return half
 
@@ -187,7 +196,7 @@ class Reversal(GradientsSoFar):
             half.fused, half.is_bound = bind_half(self, page, half), True
 
     def _run_half(self, page: Page, half: Half) -> None:
-        if page.needs_saved(half.pattern):
+        if half.needs_saved:
             page.use(half.index, is_last=not self.keep)
         if self.taped.recorder is None:
             self.run_backward(page, half)
@@ -208,16 +217,15 @@ class Reversal(GradientsSoFar):
         if self._run_fused(page, half):
             return
         cotangents = self.cotangents(page, half)
-        results, places = page.go_back(
-            half.pattern, half.index, cotangents, self.taped.read_uniform
-        )
+        results, places = page.go_back(half.pattern, half.index, cotangents, self.read_uniform)
         if self.checks_nan:
             check_half(page, half, cotangents, results)
         if half.additions is None:
             self.is_repeatable &= page.is_repeatable(half.pattern)
             given = [_given(results, place) for place in places]
             told = [None if k is None else results[k] for k in page.reached(half.pattern)]
-            half.additions = find_additions(self, page, half.index, given, told)
+            outline = find_outline(self, page, given)
+            half.additions = find_additions(self, page, half.index, outline, told)
         for addition in half.additions:
             addition.run(self, results)
 
@@ -230,13 +238,12 @@ class Reversal(GradientsSoFar):
 
     def _run_fused(self, page: Page, half: Half) -> bool:
         """Run a half compiled, if it is worth it by now."""
-        if (
-            not page.block.is_hot("backward", page.rows)
-            or self.checks_nan
-            or half.additions is None
-        ):
-            return False
-        self._bind(page, half)
+        if half.fused is None or not self.may_be_fused:
+            if not page.block.is_hot("backward", page.rows) or self.checks_nan:
+                return False
+            if half.additions is None:
+                return False
+            self._bind(page, half)
         return half.fused is not None and half.fused.run(self, page)
 
     def _cotangent(self, page: Page, result: int, index: Integers | None) -> Fetch:
@@ -244,7 +251,7 @@ class Reversal(GradientsSoFar):
         target = page.launch.targets[result]
         number, arena = target.arena, self.arena(target.arena)
         slots = row_slots(target, page.rows, index)
-        gather = arena.prepare_take(slots, self.finding(page, target, index))
+        gather = arena.prepare_take(slots, finder(self.locate(page, target, index)))
         if page.block.block.is_flat:
             return lambda reversal: gather(reversal.arena(number)).unsqueeze(1)
         if target.length is not None:
@@ -253,13 +260,30 @@ class Reversal(GradientsSoFar):
             return lambda reversal: gather(reversal.arena(number)).view(shape)
         return lambda reversal: gather(reversal.arena(number))
 
-    def finding(self, page: Page, source: Span | Picks, index: Integers | None) -> FindIndex:
-        """Finds the slots of some rows of an operand or a target on its device."""
+    def locate(
+        self, page: Page, source: Span | Picks, index: Integers | None
+    ) -> torch.Tensor | FindIndex:
+        """The slots of some rows of an operand or a target on their device, or what finds them
+        there.
+        """
         arena = self.arena(source.arena)
         if index is None:
-            return (page.indices or self.indices).of(source, arena.device, arena.first)
+            return (page.indices or self.indices).find(source, arena.device, arena.first)
         slots = as_array(row_slots(source, page.rows, index))
-        return self.indices.wait(slots, arena.device, arena.first)
+        return self.list_rows(slots - arena.first if arena.first else slots, arena.device)
+
+    def list_rows(self, rows: Integers, device: torch.device) -> torch.Tensor | FindIndex:
+        """Rows or slots on a device, or what finds them there."""
+        if device.type == "cpu":
+            return torch.from_numpy(rows)
+        return self.indices.wait(rows, device)
+
+    def read_uniform(self, number: int) -> torch.Tensor:
+        """A uniform value, unless it has been changed since the forward run."""
+        found = self._uniforms.get(number)
+        if found is None:
+            found = self._uniforms[number] = self.taped.read_uniform(number)
+        return found
 
 
 def _given(

@@ -72,33 +72,30 @@ class StraightWay:
         fused = half.fused
         if fused is None or not fused.is_found or half.zeros or len(fused.tensors) < 2:
             return None
-        code, given = fused.form.form.compiled, fused.form.given
-        additions = [item for item in fused.additions if isinstance(item, Collection)]
-        is_on_cpu = fused.form.form.code.device.type == "cpu"
-        if code is None or not is_on_cpu or len(additions) != len(fused.additions):
+        layout, form = fused.layout, fused.layout.form.form
+        if form.compiled is None or form.code.device.type != "cpu" or fused.additions:
             return None
         empty = self._pool.place("empty")
         constant = self._pool.constant
         places = [empty if tensor is None else constant(tensor) for tensor in fused.tensors]
-        for place, wire in fused.wires:
+        for place, wire in layout.wires:
             places[place] = self._pool.place(("wire", wire))
             self.wires[places[place]] = wire
-        for place, number in fused.arenas:
+        for place, number in layout.arenas:
             places[place] = self._pool.place(("arena", number))
             self.arenas[places[place]] = number
         saved = [
             (place, position, (page.rows, entries) if entries > 1 else None)
-            for place, position, entries in fused.saved
+            for place, position, entries in layout.saved
         ]
-        collected = [(item, [given.index(k) for k in item.how.places]) for item in additions]
-        is_own, needs = fused.form.form.gives_own, page.needs_saved(half.pattern)
-        return CallBack(half, code, itemgetter(*places), saved, collected, is_own, needs)
+        take, needs = itemgetter(*places), half.needs_saved
+        return CallBack(half, form.compiled, take, saved, layout.collected, form.gives_own, needs)
 
     def go(self, reversal: Reversal, entries: Sequence[Entry]) -> bool:
         """Take all steps; False where the usual way must be taken, before anything was done."""
         pool = self.tensors.copy()
         for place, wire in self.wires.items():
-            pool[place] = reversal.taped.read_uniform(wire)
+            pool[place] = reversal.read_uniform(wire)
         for place, number in self.arenas.items():
             pool[place] = reversal.arena(number).values
         if not contiguous([pool[place] for place in (*self.wires, *self.arenas)]):

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.autodiff.additions import Addition
+from penstock.autodiff.additions import Addition, Outline
 from penstock.autodiff.fused_half import FusedHalf
 from penstock.autodiff.gradients import Accumulate, Gather
 from penstock.autodiff.joint import Pattern
@@ -40,8 +40,12 @@ class Half:
     index: Integers | None
     #: Puts zeros into slots of rows that lack a cotangent and go with the others.
     zeros: tuple[Fill, ...]
+    #: Whether it reads anything that can be used up.
+    needs_saved: bool
     #: What to do with the results; None until that is known.
     additions: tuple[Addition, ...] | None = None
+    #: What it has in common with others; None where it cannot be compiled.
+    outline: Outline | None = None
     #: How to find the cotangents without compiled code, made ready when that is first asked for.
     cotangents: tuple[Fetch, ...] | None = None
     #: The half as it may be run compiled, made when it is worth it: None, where it cannot be.
