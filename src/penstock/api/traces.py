@@ -13,7 +13,8 @@ from typing import Any
 from penstock.api.batch_sizes import Place, differing_dimensions, numbered, refined, sizes_of
 from penstock.api.batches import Batch
 from penstock.api.columns import InputColumn, SharedTensor
-from penstock.api.entries import Entry, equal_places, facts_of, fits
+from penstock.api.entries import Entry, FactsSeen, equal_places, facts_of, fits
+from penstock.api.guards import Guards
 from penstock.api.retraces import Retraces
 from penstock.capture.restarts import leading
 from penstock.capture.signatures import Callee
@@ -49,6 +50,8 @@ class Traces:
         #: Calls that found a program, and calls that had to trace.
         self.hits = 0
         self.misses = 0
+        self._facts = FactsSeen()
+        self._guards: Guards | None = None
         #: Arguments whose calls, in recorded eager code, are more than one step.
         self._unrecorded: set[Hashable] = set()
 
@@ -58,11 +61,17 @@ class Traces:
     def __reduce__(self) -> tuple[type[Traces], tuple[()]]:
         return Traces, ()
 
+    def guards(self, function: Any) -> dict[str, Hashable]:
+        """The plain values that traces of the function depend on, as they are now."""
+        if self._guards is None or self._guards.function != function:
+            self._guards = Guards(function)
+        return self._guards.values()
+
     def known(self, batch: Batch, guards: dict[str, Hashable]) -> Entry | None:
         """The program for these arguments, if there is one already."""
-        facts = facts_of(batch, guards)
+        facts = self._facts.of(batch, guards)
         for entry in self._entries:
-            if entry.facts == facts and fits(entry, batch):
+            if (entry.facts is facts or entry.facts == facts) and fits(entry, batch):
                 self.hits += 1
                 count_trace(is_hit=True)
                 return entry
