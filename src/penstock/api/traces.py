@@ -46,6 +46,8 @@ class Traces:
     def __init__(self) -> None:
         self._entries: list[Entry] = []
         self._memories: dict[Hashable, _Memory] = {}
+        #: The memory that was asked for last, and the facts that it belongs to.
+        self._remembered: tuple[dict[str, Hashable], _Memory] | None = None
         self._retraces = Retraces()
         #: Calls that found a program, and calls that had to trace.
         self.hits = 0
@@ -82,14 +84,14 @@ class Traces:
         entry = self.known(batch, guards)
         if entry is not None:
             return entry
-        facts = facts_of(batch, guards)
+        facts = self._facts.of(batch, guards)
         self.misses += 1
         count_trace(is_hit=False)
         return self._trace(callee, batch, facts)
 
     def pin(self, batch: Batch, guards: dict[str, Hashable]) -> Origins:
         """Never again try to make the dimensions dynamic in which the instances differ."""
-        memory = self._memory(facts_of(batch, guards))
+        memory = self._memory(self._facts.of(batch, guards))
         memory.pinned |= differing_dimensions(batch)
         memory.dynamic -= memory.pinned
         return differing_dimensions(batch)
@@ -97,7 +99,9 @@ class Traces:
     def pinned(self, batch: Batch, guards: dict[str, Hashable]) -> Origins:
         """Dimensions in which the instances differ, but which cannot be dynamic."""
         differing = differing_dimensions(batch)
-        return differing & self._memory(facts_of(batch, guards)).pinned if differing else differing
+        if not differing:
+            return differing
+        return differing & self._memory(self._facts.of(batch, guards)).pinned
 
     def is_unrecorded(self, batch: Batch) -> bool:
         """Whether a call with such arguments is more than one step of recorded eager code."""
@@ -150,7 +154,9 @@ class Traces:
         )
 
     def _memory(self, facts: dict[str, Hashable]) -> _Memory:
-        return self._memories.setdefault(tuple(facts.items()), _Memory())
+        if self._remembered is None or self._remembered[0] is not facts:
+            self._remembered = facts, self._memories.setdefault(tuple(facts.items()), _Memory())
+        return self._remembered[1]
 
 
 def _leaves(batch: Batch) -> tuple[Any, ...]:
