@@ -46,17 +46,19 @@ class Entry:
     steps: dict[Hashable, Any] = field(default_factory=dict)
     #: What was captured when it last had the right types: dtypes, shapes and devices.
     captured: list[Captured] = field(default_factory=list)
+    #: Whether every output has the same shape for all instances, by its type.
+    has_one_shape: bool = field(init=False)
 
     @property
     def program(self) -> Program:
         """The program itself."""
         return self.traced.program
 
-    @property
-    def has_one_shape(self) -> bool:
-        """Whether every output has the same shape for all instances, by its type."""
+    def __post_init__(self) -> None:
         kinds = [value.type for value in self.program.entry.body.outputs]
-        return all(isinstance(kind, TensorType) and not kind.is_dynamic for kind in kinds)
+        self.has_one_shape = all(
+            isinstance(kind, TensorType) and not kind.is_dynamic for kind in kinds
+        )
 
 
 def facts_of(batch: Batch, guards: dict[str, Hashable]) -> dict[str, Hashable]:
