@@ -7,10 +7,9 @@ may differ.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -24,7 +23,7 @@ from penstock.capture.static import is_static, static_key
 from penstock.capture.worlds import device_name
 from penstock.errors import ArgumentError, ColumnError, report
 
-_DTYPE, _DEVICE, _SHAPE = map(attrgetter, ("dtype", "device", "shape"))
+_DTYPE, _DEVICE, _SHAPE, _IS_CPU = map(attrgetter, ("dtype", "device", "shape", "is_cpu"))
 
 
 @dataclass(slots=True)
@@ -123,12 +122,12 @@ def spread_columns(column: Spread, path: str) -> tuple[list[Any], Any]:
         return [InputColumn(path, stacked, stacked.dtype, "cpu", [()])], stacked[0]
     if isinstance(first, torch.Tensor):
         return [_input_column(_rows_of_tensors(values, column.name), path)], first
-    rows: Sequence[Sequence[Any]] | None = fields_of_tensors(values)
-    if rows is not None:
-        paths = _paths_of_fields(type(first), path)  # type: ignore[arg-type]
-    else:
-        _, structure = flatten(first)
-        rows, paths = _aligned_rows(values, structure, column.name), _paths(structure, path)
+    fields = fields_of_tensors(values)
+    if fields is not None:
+        names = _paths_of_fields(type(first), path)  # type: ignore[arg-type]
+        return list(map(_tensor_column, fields, names)), first
+    _, structure = flatten(first)
+    rows, paths = _aligned_rows(values, structure, column.name), _paths(structure, path)
     columns = [
         _input_column(list(row), leaf_path)
         for row, leaf_path in zip(zip(*rows, strict=True), paths, strict=True)
@@ -168,20 +167,22 @@ def _rows_of_tensors(values: Sequence[Any], name: str) -> list[Any]:
     return list(values)
 
 
-def fields_of_tensors(values: Sequence[Any]) -> list[tuple[torch.Tensor, ...]] | None:
-    """The leaves of each value where all are of one dataclass with tensors for fields, quickly;
+def fields_of_tensors(values: Sequence[Any]) -> list[list[torch.Tensor]] | None:
+    """The values of each field where all are of one dataclass with tensors for fields, quickly;
     None for others.
     """
     cls = type(values[0])
-    fields = tuple(getattr(cls, "__dataclass_fields__", ()))
-    if not fields or set(map(type, values)) != {cls}:
+    finders = _finders(cls)  # type: ignore[arg-type]
+    if not finders or set(map(type, values)) != {cls}:
         return None
-    if len(fields) == 1:
-        rows: list[Any] = [(getattr(value, fields[0]),) for value in values]
-    else:
-        rows = list(map(attrgetter(*fields), values))
-    kinds = set(map(type, chain.from_iterable(rows)))
-    return rows if all(issubclass(kind, torch.Tensor) for kind in kinds) else None
+    fields = [list(map(find, values)) for find in finders]
+    return None if any(map(_has_others, fields)) else fields
+
+
+@lru_cache(maxsize=1024)
+def _finders(cls: type) -> tuple[Callable[[Any], Any], ...]:
+    """What finds each field of a dataclass; none for other types."""
+    return tuple(map(attrgetter, getattr(cls, "__dataclass_fields__", ())))
 
 
 def _input_column(values: list[Any], path: str) -> Any:
@@ -193,8 +194,12 @@ def _input_column(values: list[Any], path: str) -> Any:
                 raise _clash(path, "static value", repr(first), number, repr(value), todo)
         return first
     tensors = [as_tensor(value, path) for value in values] if _has_others(values) else values
+    return _tensor_column(tensors, path)
+
+
+def _tensor_column(tensors: list[torch.Tensor], path: str) -> InputColumn:
     dtype, device = tensors[0].dtype, tensors[0].device
-    if len(set(map(_DTYPE, tensors))) > 1 or len(set(map(_DEVICE, tensors))) > 1:
+    if len(set(map(_DTYPE, tensors))) > 1 or not _is_on_one_device(tensors):
         for number, tensor in enumerate(tensors):
             if tensor.dtype != dtype or tensor.device != device:
                 texts = describe(tensors[0]), number, describe(tensor)
@@ -207,9 +212,18 @@ def _input_column(values: list[Any], path: str) -> Any:
     )
 
 
+def _is_on_one_device(tensors: list[torch.Tensor]) -> bool:
+    return all(map(_IS_CPU, tensors)) or len(set(map(_DEVICE, tensors))) == 1
+
+
 def _has_others(values: list[Any]) -> bool:
     """Whether not all are tensors."""
-    return not all(issubclass(kind, torch.Tensor) for kind in set(map(type, values)))
+    kinds = set(map(type, values))
+    return kinds != _TENSORS and not all(issubclass(kind, torch.Tensor) for kind in kinds)
+
+
+#: The types of values where all are plain tensors.
+_TENSORS = {torch.Tensor}
 
 
 def _same_static(left: Any, right: Any) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -18,6 +18,7 @@ from penstock.api.batch_sizes import Place, sizes_of
 from penstock.api.batches import Batch
 from penstock.api.columns import InputColumn, SharedTensor
 from penstock.calls.structure import Structure
+from penstock.capture.captures import Capture
 from penstock.capture.static import static_key
 from penstock.capture.trace import TracedProgram
 from penstock.capture.worlds import device_name, dtype_name
@@ -26,6 +27,9 @@ from penstock.ir.types import TensorType
 
 #: Before the number of a leaf, the name of a static argument among what must be equal.
 STATIC = "static argument leaf "
+
+#: Of a captured tensor its dtype, shape and device; None where it comes with the arguments.
+Captured: TypeAlias = "tuple[torch.dtype, torch.Size, torch.device] | None"
 
 
 @dataclass(slots=True, eq=False)
@@ -40,17 +44,21 @@ class Entry:
     executable: Any = None
     #: The steps that recorded calls of it are, by what they depend on.
     steps: dict[Hashable, Any] = field(default_factory=dict)
+    #: What was captured when it last had the right types: dtypes, shapes and devices.
+    captured: list[Captured] = field(default_factory=list)
+    #: Whether every output has the same shape for all instances, by its type.
+    has_one_shape: bool = field(init=False)
 
     @property
     def program(self) -> Program:
         """The program itself."""
         return self.traced.program
 
-    @property
-    def has_one_shape(self) -> bool:
-        """Whether every output has the same shape for all instances, by its type."""
+    def __post_init__(self) -> None:
         kinds = [value.type for value in self.program.entry.body.outputs]
-        return all(isinstance(kind, TensorType) and not kind.is_dynamic for kind in kinds)
+        self.has_one_shape = all(
+            isinstance(kind, TensorType) and not kind.is_dynamic for kind in kinds
+        )
 
 
 def facts_of(batch: Batch, guards: dict[str, Hashable]) -> dict[str, Hashable]:
@@ -70,6 +78,35 @@ def facts_of(batch: Batch, guards: dict[str, Hashable]) -> dict[str, Hashable]:
     facts |= guards
     batch.facts = guards, facts
     return facts
+
+
+class FactsSeen:
+    """The facts of the batch that was seen last: one that is like it has the same."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: tuple[Any, ...] = (None, None, None, {})
+
+    def of(self, batch: Batch, guards: dict[str, Hashable]) -> dict[str, Hashable]:
+        """`facts_of` this batch."""
+        structure, likeness = batch.structure, list(map(_likeness, batch.leaves))
+        before, known_structure, known_likeness, facts = self._last
+        if guards is before and structure is known_structure and likeness == known_likeness:
+            batch.facts = guards, facts
+        else:
+            facts = facts_of(batch, guards)
+            self._last = guards, structure, likeness, facts
+        return facts  # type: ignore[no-any-return]
+
+
+def _likeness(leaf: Any) -> Hashable:
+    """Equal for arguments with the same facts, in one place of one structure."""
+    if isinstance(leaf, InputColumn):
+        return leaf.path, leaf.dtype, len(leaf.shapes[0]), leaf.device
+    if isinstance(leaf, SharedTensor):
+        return leaf.path, leaf.tensor.dtype, leaf.tensor.shape, leaf.tensor.device
+    return static_key(leaf)
 
 
 @lru_cache(maxsize=1024)
@@ -98,15 +135,26 @@ def fits(entry: Entry, batch: Batch) -> bool:
 
 def _captures_fit(entry: Entry) -> bool:
     """Whether what the program reads by reference still has the types it was traced with."""
-    for capture, type_ in zip(entry.traced.captures, entry.program.captures, strict=True):
-        if capture.shared is not None:
+    captured = list(map(_described, entry.traced.captures))
+    if captured == entry.captured:
+        return True
+    for found, type_ in zip(captured, entry.program.captures, strict=True):
+        if found is None:
             continue
         assert isinstance(type_, TensorType)
-        tensor = capture.fetch()
-        is_alike = dtype_name(tensor.dtype) == type_.dtype and tensor.shape == type_.shape
-        if not is_alike or device_name(tensor.device) != type_.device:
+        dtype, shape, device = found
+        is_alike = dtype_name(dtype) == type_.dtype and shape == type_.shape
+        if not is_alike or device_name(device) != type_.device:
             return False
+    entry.captured = captured
     return True
+
+
+def _described(capture: Capture) -> Captured:
+    if capture.shared is not None:
+        return None
+    tensor = capture.fetch()
+    return tensor.dtype, tensor.shape, tensor.device
 
 
 def _tensor_facts(tensor: torch.Tensor) -> Hashable:

@@ -4,20 +4,22 @@ call.
 These are torch's global settings, and what the function can reach: plain values (numbers, strings,
 None), tensors and functions in closure cells, globals and containers; of modules which they are,
 their plain attributes, their hooks, and which of their parameters are one. Anything else is taken
-to stay the same.
+to stay the same. What was found serves again as long as the same objects lie where it was found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from types import BuiltinFunctionType, FunctionType, NoneType
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import partial
+from operator import itemgetter
+from types import BuiltinFunctionType, CodeType, FunctionType, NoneType
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from penstock.capture.active import state
-from penstock.capture.captures import reachable
+from penstock.capture.captures import Look, contents_of, is_code_carrier, reachable
 from penstock.capture.worlds import dtype_name
 
 SIMPLE_TYPES = (bool, int, float, str, NoneType)
@@ -27,30 +29,122 @@ class Guards:
     """The plain values within reach of one function."""
 
     def __init__(self, function: Any) -> None:
-        self._function = function
+        self.function = function
+        #: What was found last, if it can be told whether it still holds.
+        self._known: _Known | None = None
 
     def values(self) -> dict[str, Hashable]:
-        """Each value by the name that a user would give it."""
-        found: dict[str, Hashable] = dict(_settings())
+        """Each value by the name that a user would give it; the same dict as long as all holds."""
+        known, setting = self._known, _setting()
+        if known is not None and known.holds(setting):
+            return known.values
+        looks: list[Look] = []
+        found = {**dict(_named(setting)), **self._find(looks)}
+        self._known = _Known.of(setting, looks, found)
+        return found
+
+    def _find(self, looks: list[Look]) -> dict[str, Hashable]:
+        found: dict[str, Hashable] = {}
         seen: set[int] = set()
-        for name, value in reachable(self._function):
+        for name, value in reachable(self.function, looks=looks):
             if isinstance(value, _WATCHED):
                 found[name] = _mark(value)
             elif isinstance(value, nn.Module) and id(value) not in seen:
                 for path, module in value.named_modules(prefix=name):
                     seen.add(id(module))
+                    looks.extend(_looks_at(module))
                     found.update(_attributes(path, module))
                 found[f"the parameters that {name} shares"] = _ties(value)
         return found
 
 
-def _settings() -> Iterator[tuple[str, Hashable]]:
-    yield "the default dtype", dtype_name(torch.get_default_dtype())
-    yield "the device", "" if state.device is None else str(state.device)
-    for device in ("cpu", "cuda"):
+class _Known(NamedTuple):
+    """What was found, and the objects that it was found in. Marks are made of objects or of which
+    they are, so the same objects have the same marks.
+    """
+
+    values: dict[str, Hashable]
+    setting: tuple[object, ...]
+    looks: list[Look]
+    #: Which objects the looks have found, and their types.
+    numbers: list[int]
+    types: list[type]
+    #: Those whose numbers may not be given to others; tensors are not held.
+    held: list[object]
+
+    @staticmethod
+    def of(
+        setting: tuple[object, ...], looks: list[Look], values: dict[str, Hashable]
+    ) -> _Known | None:
+        """None where containers hold tensors, which may be large."""
+        if any(isinstance(part, torch.Tensor) for look in looks for part in _listed(look)):
+            return None
+        objects = [item for look in looks for item in look()]
+        held = [item for item in objects if isinstance(item, _HELD) or is_code_carrier(item)]
+        return _Known(
+            values, setting, looks, list(map(id, objects)), list(map(type, objects)), held
+        )
+
+    def holds(self, setting: tuple[object, ...]) -> bool:
+        """Whether the same objects lie there still."""
+        if setting != self.setting:
+            return False
+        found: list[object] = []
+        try:
+            for look in self.looks:
+                found += look()
+        except KeyError:  # a module has lost an attribute
+            return False
+        return list(map(id, found)) == self.numbers and list(map(type, found)) == self.types
+
+
+def _listed(look: Look) -> Iterable[object]:
+    """What a look that holds a list, a tuple or a dict finds there."""
+    return look() if isinstance(look, partial) and look.func is contents_of else ()
+
+
+def _looks_at(module: nn.Module) -> Iterator[Look]:
+    """Where marks of a module are found."""
+    attributes = vars(module)
+    marked = {name for name, value in attributes.items() if isinstance(value, SIMPLE_TYPES)}
+    own = sorted(marked | attributes.keys() - _TORCH_OWN)
+    yield partial(_parts, attributes, itemgetter("training", *own))
+    for name in attributes.keys() - _TORCH_OWN:
+        if isinstance(attributes[name], _CONTAINERS):
+            yield partial(contents_of, attributes[name])
+
+
+def _parts(
+    attributes: dict[str, Any], find: Callable[[dict[str, Any]], tuple[object, ...]]
+) -> Iterable[object]:
+    """Attributes of a module and how many there are, its submodules and parameters, and how many
+    hooks it has.
+    """
+    modules, parameters = attributes["_modules"], attributes["_parameters"]
+    hooks, hooks_before = attributes["_forward_hooks"], attributes["_forward_pre_hooks"]
+    counts = len(attributes), len(hooks), len(hooks_before)
+    return *find(attributes), *modules.keys(), *modules.values(), *parameters.values(), *counts
+
+
+def _setting() -> tuple[object, ...]:
+    """Torch's global settings."""
+    found: list[object] = [torch.get_default_dtype(), state.device]
+    for device in _AUTOCASTS:
         enabled = torch.is_autocast_enabled(device)
-        dtype = str(torch.get_autocast_dtype(device)) if enabled else ""
-        yield f"autocast on {device}", (enabled, dtype)
+        found += enabled, torch.get_autocast_dtype(device) if enabled else None
+    return tuple(found)
+
+
+#: The devices whose autocast is looked at.
+_AUTOCASTS = ("cpu", "cuda")
+
+
+def _named(setting: tuple[Any, ...]) -> Iterable[tuple[str, Hashable]]:
+    dtype, device, *autocasts = setting
+    yield "the default dtype", dtype_name(dtype)
+    yield "the device", "" if device is None else str(device)
+    for name, enabled, used in zip(_AUTOCASTS, autocasts[::2], autocasts[1::2], strict=True):
+        yield f"autocast on {name}", (enabled, str(used) if enabled else "")
 
 
 _FUNCTIONS = (FunctionType, BuiltinFunctionType)
@@ -58,6 +152,9 @@ _CONTAINERS = (list, tuple, dict)
 
 #: What is compared from call to call.
 _WATCHED = (*SIMPLE_TYPES, torch.Tensor, *_FUNCTIONS)
+
+#: What is held as long as it is known by its number; containers are held by those who look there.
+_HELD = (*SIMPLE_TYPES, *_FUNCTIONS, CodeType, nn.Module)
 
 
 #: The types whose values are marked by themselves, and how.

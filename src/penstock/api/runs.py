@@ -15,7 +15,6 @@ import torch
 
 from penstock.api.batches import Batch
 from penstock.api.entries import Entry
-from penstock.api.guards import Guards
 from penstock.api.instances import naming_assertions, naming_instance, split_instances
 from penstock.api.program_steps import record_program
 from penstock.api.traces import Traces
@@ -131,7 +130,7 @@ class Runs:
         return results
 
     def _guards(self) -> dict[str, Any]:
-        return Guards(self._callee.function).values()
+        return self._traces.guards(self._callee.function)
 
     def _find(self, batch: Batch, guards: dict[str, Any]) -> Entry:
         with naming_instance(batch.numbers[0] if batch.numbers else None, self._callee.name):

@@ -13,7 +13,8 @@ from typing import Any
 from penstock.api.batch_sizes import Place, differing_dimensions, numbered, refined, sizes_of
 from penstock.api.batches import Batch
 from penstock.api.columns import InputColumn, SharedTensor
-from penstock.api.entries import Entry, equal_places, facts_of, fits
+from penstock.api.entries import Entry, FactsSeen, equal_places, facts_of, fits
+from penstock.api.guards import Guards
 from penstock.api.retraces import Retraces
 from penstock.capture.restarts import leading
 from penstock.capture.signatures import Callee
@@ -45,10 +46,14 @@ class Traces:
     def __init__(self) -> None:
         self._entries: list[Entry] = []
         self._memories: dict[Hashable, _Memory] = {}
+        #: The memory that was asked for last, and the facts that it belongs to.
+        self._remembered: tuple[dict[str, Hashable], _Memory] | None = None
         self._retraces = Retraces()
         #: Calls that found a program, and calls that had to trace.
         self.hits = 0
         self.misses = 0
+        self._facts = FactsSeen()
+        self._guards: Guards | None = None
         #: Arguments whose calls, in recorded eager code, are more than one step.
         self._unrecorded: set[Hashable] = set()
 
@@ -58,11 +63,17 @@ class Traces:
     def __reduce__(self) -> tuple[type[Traces], tuple[()]]:
         return Traces, ()
 
+    def guards(self, function: Any) -> dict[str, Hashable]:
+        """The plain values that traces of the function depend on, as they are now."""
+        if self._guards is None or self._guards.function != function:
+            self._guards = Guards(function)
+        return self._guards.values()
+
     def known(self, batch: Batch, guards: dict[str, Hashable]) -> Entry | None:
         """The program for these arguments, if there is one already."""
-        facts = facts_of(batch, guards)
+        facts = self._facts.of(batch, guards)
         for entry in self._entries:
-            if entry.facts == facts and fits(entry, batch):
+            if (entry.facts is facts or entry.facts == facts) and fits(entry, batch):
                 self.hits += 1
                 count_trace(is_hit=True)
                 return entry
@@ -73,14 +84,14 @@ class Traces:
         entry = self.known(batch, guards)
         if entry is not None:
             return entry
-        facts = facts_of(batch, guards)
+        facts = self._facts.of(batch, guards)
         self.misses += 1
         count_trace(is_hit=False)
         return self._trace(callee, batch, facts)
 
     def pin(self, batch: Batch, guards: dict[str, Hashable]) -> Origins:
         """Never again try to make the dimensions dynamic in which the instances differ."""
-        memory = self._memory(facts_of(batch, guards))
+        memory = self._memory(self._facts.of(batch, guards))
         memory.pinned |= differing_dimensions(batch)
         memory.dynamic -= memory.pinned
         return differing_dimensions(batch)
@@ -88,7 +99,9 @@ class Traces:
     def pinned(self, batch: Batch, guards: dict[str, Hashable]) -> Origins:
         """Dimensions in which the instances differ, but which cannot be dynamic."""
         differing = differing_dimensions(batch)
-        return differing & self._memory(facts_of(batch, guards)).pinned if differing else differing
+        if not differing:
+            return differing
+        return differing & self._memory(self._facts.of(batch, guards)).pinned
 
     def is_unrecorded(self, batch: Batch) -> bool:
         """Whether a call with such arguments is more than one step of recorded eager code."""
@@ -141,7 +154,9 @@ class Traces:
         )
 
     def _memory(self, facts: dict[str, Hashable]) -> _Memory:
-        return self._memories.setdefault(tuple(facts.items()), _Memory())
+        if self._remembered is None or self._remembered[0] is not facts:
+            self._remembered = facts, self._memories.setdefault(tuple(facts.items()), _Memory())
+        return self._remembered[1]
 
 
 def _leaves(batch: Batch) -> tuple[Any, ...]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from itertools import repeat
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -33,8 +34,8 @@ class Capture:
         """The tensor as it is now."""
         if self.owner is None:
             return self.tensor
-        tensor: torch.Tensor = getattr(self.owner, self.attribute)
-        return tensor
+        tensor: torch.Tensor | None = self.owner._parameters.get(self.attribute)
+        return getattr(self.owner, self.attribute) if tensor is None else tensor
 
 
 class Owners:
@@ -73,32 +74,56 @@ class Owners:
                     self._places.setdefault(id(tensor), place)
 
 
-def reachable(function: Any, depth: int = 3) -> Iterator[tuple[str, Any]]:
+#: Finds the objects that lie now where `reachable` has looked.
+Look: TypeAlias = Callable[[], Iterable[object]]
+
+#: In the place of a global that is not there.
+_ABSENT = object()
+
+
+def reachable(
+    function: Any, depth: int = 3, looks: list[Look] | None = None
+) -> Iterator[tuple[str, Any]]:
     """Named values that `function` closes over, is bound to, or reads as globals; also through
-    other functions and plain containers."""
-    for name, value in _direct(function):
+    other functions and plain containers. What it gives stays the same as long as all that `looks`
+    find does.
+    """
+    looks = [] if looks is None else looks
+    for name, value in _direct(function, looks):
         yield name, value
-        if depth and _is_code_carrier(value):
-            yield from reachable(value, depth - 1)
+        if depth and is_code_carrier(value):
+            yield from reachable(value, depth - 1, looks)
         elif depth and isinstance(value, list | tuple | dict):
+            looks.append(functools.partial(contents_of, value))
             items: Iterable[Any] = value.items() if isinstance(value, dict) else enumerate(value)
             for key, item in items:
                 yield f"{name}[{key!r}]", item
-                if _is_code_carrier(item):
-                    yield from reachable(item, depth - 1)
+                if is_code_carrier(item):
+                    yield from reachable(item, depth - 1, looks)
         elif depth and name == "self" and not isinstance(value, nn.Module):
+            looks.append(functools.partial(_attributes, value))
             for key, item in getattr(value, "__dict__", {}).items():
                 yield f"self.{key}", item
 
 
-def _direct(function: Any) -> Iterator[tuple[str, Any]]:
+def contents_of(container: Any) -> Iterable[object]:
+    """What lies in a list, a tuple or a dict, keys included."""
+    return [*container, *container.values()] if isinstance(container, dict) else container
+
+
+def _attributes(value: Any) -> Iterable[object]:
+    return contents_of(getattr(value, "__dict__", {}))
+
+
+def _direct(function: Any, looks: list[Look]) -> Iterator[tuple[str, Any]]:
     if isinstance(function, nn.Module):
         yield "self", function
         return
     if isinstance(function, functools.partial):
+        looks.append(functools.partial(contents_of, function.keywords))
         yield from ((f"partial[{i}]", value) for i, value in enumerate(function.args))
         yield from function.keywords.items()
-        yield from _direct(function.func)
+        yield from _direct(function.func, looks)
         return
     if isinstance(function, types.MethodType):
         yield "self", function.__self__
@@ -107,12 +132,25 @@ def _direct(function: Any) -> Iterator[tuple[str, Any]]:
     code = getattr(plain, "__code__", None)
     if code is None:
         return
+    names = tuple(global_names(code))
+    looks.append(functools.partial(_read, plain, names))
     for name, cell in zip(code.co_freevars, plain.__closure__ or (), strict=True):
         if cell_is_filled(cell):
             yield name, cell.cell_contents
-    for name in global_names(code):
+    for name in names:
         if name in plain.__globals__:
             yield name, plain.__globals__[name]
+
+
+def _read(function: Any, names: tuple[str, ...]) -> list[object]:
+    """The code of a function, and what its closure cells and these globals hold."""
+    found = [function.__code__, *map(function.__globals__.get, names, repeat(_ABSENT))]
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:
+            found.append(_ABSENT)
+    return found
 
 
 def cell_is_filled(cell: Any) -> bool:
@@ -131,7 +169,7 @@ def global_names(code: types.CodeType) -> Iterator[str]:
             yield from global_names(constant)
 
 
-def _is_code_carrier(value: Any) -> bool:
+def is_code_carrier(value: Any) -> bool:
     """Whether `value` is user code worth following: a function, a method, a partial."""
     carrier = isinstance(value, types.FunctionType | types.MethodType | functools.partial)
     carrier = carrier or hasattr(value, "__wrapped__")

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -58,22 +58,22 @@ class CallInputs:
 
     def digest(self, limits: Limits, window: int) -> bytes:
         """A name for the plan that these inputs lead to."""
-        hasher = sha256()
-        arrays = [array for item in self.host if item is not None for array in item]
-        arrays += [item.lengths for item in self.slots if item is not None]
-        facts = [array if array is None else (array.dtype.str, array.shape) for array in arrays]
-        slots = [item and (item.shapes, item.is_shared) for item in self.slots]
-        hasher.update(_text(limits))
-        hasher.update(repr((self.count, window, facts, slots)).encode())
-        for array in arrays:
+        given = [array for item in self.host if item is not None for array in item]
+        given += [item.lengths for item in self.slots if item is not None]
+        facts = tuple([array if array is None else (array.dtype, array.shape) for array in given])
+        slots = tuple([item and (item.shapes, item.is_shared) for item in self.slots])
+        hasher = _begun(limits, self.count, window, facts, slots).copy()
+        for array in given:
             if array is not None:
                 hasher.update(np.ascontiguousarray(array).data)
-        return hasher.digest()
+        digest: bytes = hasher.digest()
+        return digest
 
 
-@lru_cache(maxsize=64)
-def _text(limits: Limits) -> bytes:
-    return repr(limits).encode()
+@lru_cache(maxsize=256)
+def _begun(limits: Limits, count: int, window: int, facts: object, slots: object) -> Any:
+    """A hasher that has taken in all but the numbers; for a copy."""
+    return sha256(repr((limits, count, window, facts, slots)).encode())
 
 
 def by_shape(shapes: Iterable[Shape]) -> dict[Shape, list[int]]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from penstock.plan.linked import Linked
 from penstock.plan.outcome import Extent, Outcome
 from penstock.plan.plan_cache import BoundedPlans, size_of
-from penstock.plan.schedule import Hosted, Integers, Picks
+from penstock.plan.schedule import Chunk, Hosted, Integers, Picks
 from penstock.run.arenas import Mirror
 from penstock.run.prepared import (
     Prepared,
@@ -114,12 +114,14 @@ class Keeping:
 
 def _trimmed(window: PreparedWindow, outcome: Outcome) -> PreparedWindow:
     """The window without room that nobody uses: small memory is quickly got."""
-    ends = [extent.end for extent in outcome.extents]
+    ends = outcome.extents
     growth = tuple(
-        chunk._replace(count=min(chunk.count, ends[chunk.arena] - chunk.start))
-        for chunk in window.growth
+        [
+            Chunk(chunk.arena, chunk.start, min(chunk.count, ends[chunk.arena].end - chunk.start))
+            for chunk in window.growth
+        ]
     )
-    return replace(window, growth=growth)
+    return PreparedWindow(growth, window.steps)
 
 
 def _size(window: PreparedWindow) -> int:
@@ -132,12 +134,14 @@ def _size_of_step(step: Prepared) -> int:
     ways back.
     """
     if isinstance(step, PreparedLaunch):
-        launch = step.launch
-        slots = [item.slots for item in (*launch.operands, *launch.targets) if type(item) is Picks]
-        hosted = [item.values for item in launch.operands if type(item) is Hosted]
-        arrays = [*slots * (2 + MOST_WAYS), *hosted, step.instances]
-        objects = len(launch.operands) + len(launch.targets) + 1
-        return OBJECT_BYTES * objects + sum(array.nbytes for array in arrays)
+        places = (*step.launch.operands, *step.launch.targets)
+        size = OBJECT_BYTES * (len(places) + 1) + step.instances.nbytes
+        for item in places:
+            if type(item) is Picks:
+                size += (2 + MOST_WAYS) * item.slots.nbytes
+            elif type(item) is Hosted:
+                size += item.values.nbytes
+        return size
     if isinstance(step, PreparedStore):
         return 2 * size_of(step.store) + OBJECT_BYTES
     if isinstance(step, PreparedPadding):

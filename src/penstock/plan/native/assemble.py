@@ -8,8 +8,10 @@ stores, arrivals, inline nodes, merges, arguments. Only returns and exits go thr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
-from penstock.ir.graph import Call, Compute, Enter, Primitive, Switch
+from penstock.ir.graph import Block, Call, Compute, Enter, Home, Primitive, Switch, Wire
+from penstock.ir.types import TensorType
 from penstock.plan.host_code import dtype_of
 from penstock.plan.linked import Arm, Group, Linked, LinkedNode
 from penstock.plan.native import opcodes as op
@@ -65,18 +67,17 @@ class _Assembler(ValueCode):
                 self._count_down(node, rows)
             for node in group.queued:
                 self._do(op.ENQUEUE, rows, layout.number[node])
-            for node in group.inline:
-                self._fire_inline(node, rows, fields)
+            self._fire_inline(group.inline, rows, fields)
             self._pass_on(group, rows, fields)
             self._pass_back(group, rows, fields)
             for position, field in group.results:
                 wire = self.linked.contexts[0].context.outputs[position]
                 self._do(op.FINISH, rows, position, fields[field], layout.counted(wire))
 
-    def _count_down(self, node: LinkedNode, rows: int) -> None:
+    def _count_down(self, node: LinkedNode, rows: int, arrivals: int = 1) -> None:
         assert node.counter is not None
         offset = self.layout.pending(node.context, node.counter)
-        self._do(op.COUNT_DOWN, rows, offset, self.layout.number[node], results=1)
+        self._do(op.COUNT_DOWN, rows, offset, self.layout.number[node], arrivals, results=1)
 
     def _pass_on(self, group: Group, rows: int, fields: Sequence[int]) -> None:
         for target, taken in group.merges:
@@ -127,9 +128,35 @@ class _Assembler(ValueCode):
         else:
             self._fire(node, rows, None)
 
-    def _fire_inline(self, node: LinkedNode, rows: int, fields: Fields) -> None:
-        self._do(op.FIRED, rows)
-        self._fire(node, rows, fields)
+    def _fire_inline(self, nodes: Sequence[LinkedNode], rows: int, fields: Fields) -> None:
+        for sequence, run in groupby(nodes, kept_sequence):
+            together = list(run)
+            for node in together:
+                self._do(op.FIRED, rows)
+                if sequence is None or len(together) == 1:
+                    self._fire(node, rows, fields)
+            if sequence is not None and len(together) > 1:
+                self._keep_elements(together, rows, fields)
+
+    def _keep_elements(self, nodes: Sequence[LinkedNode], rows: int, fields: Fields) -> None:
+        """Elements of one sequence that do nothing but wait for other nodes, all at once. A node
+        that waits for several of them is ready when the last has arrived.
+        """
+        sequence = self._fetch(nodes[0], 0, rows, fields)
+        indices = [self._fetch(node, 1, rows, fields) for node in nodes]
+        groups = [node.output for node in nodes if node.output is not None]
+        offsets = [
+            self.layout.slot(g.context, column) for g in groups for _, column in g.slot_stores
+        ]
+        arena, _ = self.layout.place(nodes[0].node.outputs[0])
+        arrivals: dict[LinkedNode, int] = {}
+        for node in (node for group in groups for node in group.counted):
+            arrivals[node] = arrivals.pop(node, 0) + 1
+        with self._unless_empty(rows):
+            listed = self._list([*indices, *offsets])
+            self._do(op.STORE_ELEMENTS, rows, sequence, listed, len(nodes), arena)
+            for node, count in arrivals.items():
+                self._count_down(node, rows, count)
 
     def _fire(self, node: LinkedNode, rows: int, fields: Fields) -> None:
         operation = node.node.operation
@@ -176,8 +203,7 @@ class _Assembler(ValueCode):
                 self._count_down(node, rows)
             for node in arm.queued:
                 self._do(op.ENQUEUE, rows, self.layout.number[node])
-            for node in arm.inline:
-                self._fire_inline(node, rows, None)
+            self._fire_inline(arm.inline, rows, None)
 
     def _call(self, node: LinkedNode, rows: int) -> None:
         operation = node.node.operation
@@ -226,12 +252,14 @@ class _Assembler(ValueCode):
             self._activate(context, self.linked.contexts[context].arms[2], rows)
 
     def _launch(self, node: LinkedNode, rows: int) -> None:
+        operation, specification = node.node.operation, launch_specification(self.layout, node)
+        assert isinstance(operation, Block)
+        is_plain = specification is not None and not operation.is_flat
         operands = [
-            self._fetch(node, position, rows, None)
+            self._operand(node, position, rows, is_plain=is_plain)
             for position, wire in enumerate(node.node.inputs)
             if wire.is_of_row or wire.input is not None
         ]
-        specification = launch_specification(self.layout, node)
         results = len(node.node.outputs)
         listed = self._list(operands)
         if specification is None:
@@ -243,3 +271,31 @@ class _Assembler(ValueCode):
             what = self._list(specification)
             first = self._do(op.LAUNCH, rows, what, listed, results=results)
         self._emit(node, rows, range(first, first + results))
+
+    def _operand(self, node: LinkedNode, position: int, rows: int, *, is_plain: bool) -> int:
+        """The register of an operand; for slots in the frames of its rows, which a launch that is
+        not flat takes from there, -1 - their offset.
+        """
+        access = node.access[position]
+        is_kept = access.input is None and not access.above and not access.is_host
+        if not is_plain or not is_kept:
+            return self._fetch(node, position, rows, None)
+        return -1 - self.layout.column(node.context, access)
+
+
+def kept_sequence(node: LinkedNode) -> Wire | None:
+    """The sequence of an element that rows keep for nodes that wait for it; None for all other
+    nodes, and elements that set off more.
+    """
+    operation, group = node.node.operation, node.output
+    if not isinstance(operation, Primitive) or operation.name != "Element" or group is None:
+        return None
+    sequence, element = node.node.inputs[0], node.node.outputs[0]
+    is_plain = isinstance(sequence.type, TensorType) and sequence.type.is_sequence
+    sets_off_more = (
+        group.host_stores, group.is_loose, group.inline, group.queued, group.merges,
+        group.arguments, group.returns, group.next_values, group.exits, group.joins, group.results,
+    )  # fmt: skip
+    if any(sets_off_more) or len(group.slot_stores) != 1 or element.home is not Home.SLOT:
+        return None
+    return sequence if is_plain and sequence.home is Home.SLOT else None

@@ -41,7 +41,13 @@ from penstock.plan.native.queue_kernel import (
     take_some,
 )
 from penstock.plan.native.row_kernel import create, settle
-from penstock.plan.native.value_kernel import calculate, longest_first, read_elements, split
+from penstock.plan.native.value_kernel import (
+    calculate,
+    longest_first,
+    read_elements,
+    split,
+    store_elements,
+)
 
 
 @compiled_at_once
@@ -206,7 +212,7 @@ def advance(
                 found = zero
                 for k in range(n):
                     cell = heap[at + k] + a
-                    frames[cell] -= 1
+                    frames[cell] -= c
                     if frames[cell] == 0:
                         heap[top + found] = heap[at + k]
                         found += 1
@@ -231,6 +237,12 @@ def advance(
                 for k in range(n):
                     frames[heap[at + k] + a] = heap[starts[b] + k]
                 refer(c, heap, starts[b], n, one, arenas, counts, sequences, unused, pool, scalars)
+                continue
+            elif name == op.STORE_ELEMENTS:
+                is_sound = store_elements(
+                    at, n, starts[a], b, c, d, heap, lists, starts, steps, frames,
+                    arenas, counts, sequences[BASE], sequences[LENGTH],
+                )  # fmt: skip
                 continue
             elif name == op.ENQUEUE:
                 if n:

@@ -102,7 +102,7 @@ class KernelState:
         self.arenas = np.zeros((len(machine.spaces) + 1, op.ARENA_COLUMNS), np.int64)
         top = 0
         for row, space in zip(self.arenas, machine.spaces):
-            row[op.TOP] = row[op.STOP] = space.end
+            row[op.TOP] = row[op.STOP] = row[op.GIVEN] = space.end
             row[op.LEFT_OUT] = left_out(space.end, space.kind)
             row[op.FIRST_CHUNK] = first_chunk(space.kind)
             row[op.REGION] = top

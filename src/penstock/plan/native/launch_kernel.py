@@ -47,6 +47,25 @@ def put_values(values, start, count, is_host, heads, data, scalars):
 
 
 @compiled
+def put_column(rows, count, offset, frames, heap, heads, data, scalars):
+    """The same for slots that rows keep in their frames."""
+    at, top = scalars[op.HEADS_TOP], scalars[op.DATA_TOP]
+    scalars[op.HEADS_TOP] = at + 3
+    first = frames[heap[rows] + offset] if count else 0
+    is_run = count > 0
+    for position in range(count):
+        slot = frames[heap[rows + position] + offset]
+        data[top + position] = slot
+        is_run = is_run and slot == first + position
+    heads[at + 2] = count
+    if is_run:
+        heads[at], heads[at + 1] = op.SPAN_VALUES, first
+        return
+    scalars[op.DATA_TOP] = top + count
+    heads[at], heads[at + 1] = op.LISTED_VALUES, top
+
+
+@compiled
 def put_run(start, count, heads, scalars):
     """Say that slots are a run."""
     at = scalars[op.HEADS_TOP]
@@ -168,7 +187,11 @@ def launch(
     begin_record(np.int64(op.LAUNCH_RECORD), lists[spec], total, instances, heads, scalars)
     scratch = np.empty(total if is_flat else 0, np.int64)
     for k in range(operands):
-        kind, start = lists[spec + 4 + 2 * k], starts[lists[listed + k]]
+        kind, register = lists[spec + 4 + 2 * k], lists[listed + k]
+        if register < 0:
+            put_column(rows, count, -1 - register, frames, heap, heads, data, scalars)
+            continue
+        start = starts[register]
         if is_flat:
             put_elements(kind, start, lengths, heap, sequences, heads, data, scalars, scratch)
         else:

@@ -35,7 +35,7 @@ CONTEXT, PARENT, SITE, INSTANCE, UNDONE, DEPTH, COUNT, HEAD = range(8)
     STORE_SLOT,
     #: (rows, node): let it fire for rows.
     ENQUEUE,
-    #: (rows, offset, node): one arrival less to wait for; rows with none left are queued.
+    #: (rows, offset, node, arrivals): so many less to wait for; rows with none left are queued.
     COUNT_DOWN,
     #: (rows, amount): more to wait for.
     WAIT,
@@ -76,7 +76,10 @@ CONTEXT, PARENT, SITE, INSTANCE, UNDONE, DEPTH, COUNT, HEAD = range(8)
     #: dst... (rows, operands, count, results, padded): launches that the host plans, unless all
     #: rows have padded copies side by side; see `host_launches`.
     ASK,
-) = range(31)
+    #: (rows, sequences, indices and offsets, count, arena): keep the slots of several elements in
+    #: the frames, and count them.
+    STORE_ELEMENTS,
+) = range(32)
 
 #: How CREATE makes rows: for a call, for the first iteration, for the next one.
 CALLED, ENTERED, NEXT = range(3)
@@ -184,8 +187,9 @@ CONTROL_QUEUE, EXPANDING_QUEUE, DATA_QUEUE = range(3)
     CONTEXT_COLUMNS,
 ) = range(9)
 
-#: Columns of the state of arenas.
-TOP, STOP, REGION, FREE, TAKEN, LEFT_OUT, FIRST_CHUNK, ARENA_COLUMNS = range(8)
+#: Columns of the state of arenas. The slots below GIVEN are inputs, which are held to the end:
+#: references to them need not be counted, but must not be given up either.
+TOP, STOP, REGION, FREE, TAKEN, LEFT_OUT, FIRST_CHUNK, GIVEN, ARENA_COLUMNS = range(9)
 
 #: Where the counts of a value are: the slots of an arena, or all sequences and arrays.
 IN_SEQUENCES = -2

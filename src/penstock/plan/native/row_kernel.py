@@ -104,6 +104,8 @@ def settle(
                 if value < 0:
                     continue
                 if place >= 0:
+                    if value < arenas[place, op.GIVEN]:
+                        continue
                     counts[arenas[place, op.REGION] + value] -= 1
                 else:
                     sequences[REFERENCES, value] -= 1

@@ -102,6 +102,32 @@ def read_elements(kind, count, heap, a, b, b_step, into, base, length, flat):
 
 
 @compiled
+def store_elements(
+    rows, count, numbers, listed, elements, arena,
+    heap, lists, starts, steps, frames, arenas, counts, bases, lengths,
+):  # fmt: skip
+    """Several elements of each row's sequence, kept in the frames and counted; False where there is
+    no such element.
+    """
+    region, given = arenas[arena, op.REGION], arenas[arena, op.GIVEN]
+    for j in range(listed, listed + elements):
+        register, offset = lists[j], lists[j + elements]
+        start, step = starts[register], steps[register]
+        for k in range(count):
+            number, index = heap[numbers + k], heap[start + k * step]
+            length = lengths[number]
+            if index < 0:
+                index += length
+            if index < 0 or index >= length:
+                return False
+            slot = bases[number] + index
+            frames[heap[rows + k] + offset] = slot
+            if slot >= given:
+                counts[region + slot] += 1
+    return True
+
+
+@compiled
 def longest_first(heap, counter, bound, count, into):
     """The order of rows by the difference of two values, the largest first."""
     below = heap[counter : counter + count] - heap[bound : bound + count]
