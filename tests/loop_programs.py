@@ -27,8 +27,8 @@ def doubles(*values: float) -> Tensor:
 
 def is_native(function: Any, *arguments: Any) -> bool:
     """Whether some loop of the program runs as native code."""
-    nodes = [n for context in function.graph(*arguments).contexts for n in context.nodes]
-    return any(isinstance(n.operation, Block) and is_closed_loop(n.operation) for n in nodes)
+    operations = [node.operation for node in function.graph(*arguments).nodes]
+    return any(isinstance(each, Block) and is_closed_loop(each) for each in operations)
 
 
 # ---- programs that give the same in every way ----------------------------------------------------
