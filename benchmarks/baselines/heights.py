@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,14 @@ def rising(parent: Integers, arity: Integers) -> Iterator[Integers]:
         above = parent[ready][parent[ready] >= 0]
         np.subtract.at(waiting, above, 1)
         ready = np.unique(above[waiting[above] == 0])
+
+
+def rows_of(heights: Sequence[Integers]) -> tuple[Integers, Integers]:
+    """The nodes in the order of their heights, and the place of each node in that order."""
+    order = np.concatenate(heights)
+    row = np.empty(len(order), dtype=np.int64)
+    row[order] = np.arange(len(order))
+    return order, row
 
 
 def by_height(children: Integers) -> list[Integers]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.baselines.heights import Integers, rising
+from benchmarks.baselines.heights import Integers, rising, rows_of
 
 
 class Forest(NamedTuple):
@@ -46,9 +46,7 @@ def levels_of(forest: Forest) -> Levels:
     child = np.flatnonzero(forest.parent >= 0)
     arity = np.bincount(forest.parent[child], minlength=len(forest.parent))
     heights = list(rising(forest.parent, arity))
-    order = np.concatenate(heights)
-    row = np.empty(len(order), dtype=np.int64)
-    row[order] = np.arange(len(order))
+    order, row = rows_of(heights)
     bounds = np.cumsum([0, *map(len, heights)])
     parents = row[forest.parent[child]]
     by_parent = np.argsort(parents, kind="stable")

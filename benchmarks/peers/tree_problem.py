@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.baselines.heights import Integers, by_height
+from benchmarks.baselines.heights import Integers, by_height, rows_of
 
 
 class Forest(NamedTuple):
@@ -41,9 +41,7 @@ def forest_of(problem: dict[str, Any]) -> Forest:
 def levels_of(forest: Forest) -> Levels:
     """What runs together: part of every timed call, as a fresh batch has a fresh structure."""
     heights = by_height(np.stack([forest.left, forest.right], 1))
-    order = np.concatenate(heights)
-    row = np.empty(len(order), dtype=np.int64)
-    row[order] = np.arange(len(order))
+    order, row = rows_of(heights)
     inner = order[len(heights[0]) :]
     bounds = np.cumsum([0, *(len(nodes) for nodes in heights[1:])])
     return Levels(
