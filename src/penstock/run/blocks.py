@@ -176,12 +176,16 @@ class RunnableBlock:
         shape = kind.shape
         if self.block.is_flat and kind.is_sequence:
             shape = (1, *shape[1:])
-        return BlockInput("row", kind.dtype, shape, None, taken_on(self.block, position, kind))
+        return BlockInput("row", kind.dtype, shape, None, self._device(position, kind))
+
+    def _device(self, position: int, kind: TensorType) -> str:
+        """Where the block takes a parameter."""
+        return taken_on(self.block, position, kind)
 
     @cached_property
     def sharing(self) -> Sharing:
         """What rows of its launches may share."""
-        return Sharing(self.block, self.inputs, is_dynamic=bool(self._dynamic))
+        return Sharing(self.block, self.inputs, may_share=not self._dynamic)
 
     def dynamic_sizes(self, arguments: Sequence[torch.Tensor | int]) -> tuple[int, ...]:
         """The sizes of the dynamic dimensions of a launch's arguments."""

@@ -21,8 +21,10 @@ _NOT_SELECTED = frozenset(["uint16", "uint32", "uint64"])
 class Sharing:
     """What rows of one block may share."""
 
-    def __init__(self, block: Block, inputs: Sequence[BlockInput], *, is_dynamic: bool) -> None:
-        self._block, self._inputs, self._is_dynamic = block, inputs, is_dynamic
+    def __init__(self, block: Block, inputs: Sequence[BlockInput], *, may_share: bool) -> None:
+        self._block, self._inputs = block, inputs
+        #: Whether a launch could be made for some of its rows only.
+        self._may_share = may_share
         #: The names of the torch calls.
         self._called = [
             node.operation.name for node in block.nodes if isinstance(node.operation, TorchCall)
@@ -36,7 +38,7 @@ class Sharing:
         some types torch selects no rows.
         """
         rows = [k for k, spec in enumerate(self._inputs) if spec.kind == "row"]
-        is_plain = not self._is_dynamic and self._block.device is None
+        is_plain = self._may_share and self._block.device is None
         is_plain &= not any("torch.ops." in name for name in self._called)
         given = (value.type for value in self._block.results if isinstance(value.type, TensorType))
         is_plain &= all(kind.dtype not in _NOT_SELECTED for kind in given)
