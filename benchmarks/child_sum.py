@@ -24,6 +24,7 @@ from benchmarks.floor import ProductFloor
 from benchmarks.harness import Comparison, compare
 from benchmarks.inside import planned_anew
 from benchmarks.pair_subject import PairSubject, add_pair_options, pair_model
+from benchmarks.peers.process import add_peer_option
 from benchmarks.script import run_script
 
 REFERENCE = "by level, needed (b+)"
@@ -48,25 +49,29 @@ def measure_batch(
     mode: str,
     *,
     title: str,
-    rounds: int,
+    options: argparse.Namespace,
     missing: dict[str, str],
 ) -> Comparison:
     """All candidates, training or inferring."""
     training = mode == "training"
     run: Callable[[Forward], Any] = subject.train if training else subject.infer
+    calls = {name: partial(run, forward) for name, forward in forwards(subject, twin).items()}
     products = Products(subject.layers())
-    return compare(
-        title,
-        {name: partial(run, forward) for name, forward in forwards(subject, twin).items()},
-        reference=REFERENCE,
-        parts={"products alone": products.forward_and_backward if training else products.forward},
-        floor=ProductFloor(subject.layers(), training=training),
-        work=len(subject.pairs),
-        unit="pairs",
-        rounds=rounds,
-        notes=subject.notes(),
-        missing=missing,
-    )
+    with subject.peers(training=training, wanted=options.peers) as (peers, not_started):
+        return compare(
+            title,
+            {**calls, **peers},
+            reference=REFERENCE,
+            parts={
+                "products alone": products.forward_and_backward if training else products.forward
+            },
+            floor=ProductFloor(subject.layers(), training=training),
+            work=len(subject.pairs),
+            unit="pairs",
+            rounds=options.rounds,
+            notes=subject.notes(),
+            missing={**missing, **not_started},
+        )
 
 
 def measure(options: argparse.Namespace) -> Iterator[Comparison]:
@@ -88,9 +93,7 @@ def measure_hidden(
         subject = PairSubject(model, corpus.pairs[:batch])
         for mode in options.modes:
             title = f"child-sum {mode}, hidden {hidden}, batch {batch} ({corpus.source})"
-            yield measure_batch(
-                subject, twin, mode, title=title, rounds=options.rounds, missing=missing
-            )
+            yield measure_batch(subject, twin, mode, title=title, options=options, missing=missing)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -104,6 +107,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="also by level with a compiled cell",
     )
+    add_peer_option(parser)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

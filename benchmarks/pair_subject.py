@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from benchmarks.baselines import child_sum
 from benchmarks.baselines.products import Layer
-from benchmarks.baselines.segments import Segments, segments_of
+from benchmarks.baselines.segments import Segments, forest_arrays, segments_of
 from benchmarks.baselines.training import Forward, descend
 from benchmarks.corpora import PairCorpus
+from benchmarks.peers.process import Peer, parameters_in, peers_for
 from benchmarks.programs.child_sum import relatedness_program
 from penstock.data.sick import SentencePair
 
@@ -62,6 +65,16 @@ class PairSubject:
     def layers(self) -> list[Layer]:
         """The products of one run."""
         return child_sum.layers(self.model, self.segments())
+
+    @contextmanager
+    def peers(
+        self, *, training: bool, wanted: bool
+    ) -> Iterator[tuple[dict[str, Peer], dict[str, str]]]:
+        """Other systems at the same work, and those that could not be started."""
+        arrays = {**parameters_in(self.model), **forest_arrays([*self.sides[0], *self.sides[1]])}
+        problem = {**arrays, "targets": self.targets.numpy(), "training": training}
+        with peers_for("pairs", problem, wanted=wanted) as found:
+            yield found
 
     def notes(self) -> dict[str, str]:
         """What a reader must know, and how many words of a side are distinct: Penstock computes

@@ -16,11 +16,11 @@ import torch
 from benchmarks.baselines.products import Products
 from benchmarks.floor import ProductFloor
 from benchmarks.harness import Comparison, compare
+from benchmarks.peers.process import add_peer_option
 from benchmarks.script import run_script
 from benchmarks.tree_subject import (
     REFERENCE,
     TreeSubject,
-    add_peer_option,
     add_tree_options,
     subjects,
 )

@@ -21,7 +21,7 @@ from benchmarks.baselines.levels import forest_arrays, levels_of, needed_levels_
 from benchmarks.baselines.products import Layer
 from benchmarks.baselines.training import Forward
 from benchmarks.inside import planned_anew
-from benchmarks.peers.process import Peer, peers_for
+from benchmarks.peers.process import Peer, parameters_in, peers_for
 from penstock.data import Tree, random_binary_trees
 
 REFERENCE = "by level, needed (b+)"
@@ -114,9 +114,8 @@ class TreeSubject:
         self, weights: Tensor, *, training: bool, wanted: bool
     ) -> Iterator[tuple[dict[str, Peer], dict[str, str]]]:
         """Other systems at the same work, and those that could not be started."""
-        arrays = {name: value.detach().numpy() for name, value in self.model.named_parameters()}
-        forest = forest_arrays(self.trees)
-        problem = {**arrays, **forest, "weights": weights.numpy(), "training": training}
+        arrays = {**parameters_in(self.model), **forest_arrays(self.trees)}
+        problem = {**arrays, "weights": weights.numpy(), "training": training}
         with peers_for("trees", problem, wanted=wanted) as found:
             yield found
 
@@ -156,14 +155,4 @@ def add_tree_options(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         default=True,
         help="also by level with a compiled cell",
-    )
-
-
-def add_peer_option(parser: argparse.ArgumentParser) -> None:
-    """For scripts that run on a CPU, as the peers do."""
-    parser.add_argument(
-        "--peers",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="also other systems, where benchmarks.peers.install has installed them",
     )

@@ -21,11 +21,11 @@ from benchmarks.baselines.products import Products
 from benchmarks.baselines.training import descend_along, training_step
 from benchmarks.floor import ProductFloor
 from benchmarks.harness import Comparison, compare
+from benchmarks.peers.process import add_peer_option
 from benchmarks.script import run_script
 from benchmarks.tree_subject import (
     REFERENCE,
     TreeSubject,
-    add_peer_option,
     add_tree_options,
     subjects,
 )

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.baselines.heights import Integers, by_height
+from benchmarks.baselines.heights import Integers, by_height, rows_of
 from penstock.data import Tree
 
 
@@ -69,8 +69,7 @@ class _Forest:
 def levels_of(trees: Sequence[Tree]) -> Levels:
     """The level structure for `by_level`."""
     forest = _join(trees)
-    row = np.empty(len(forest.token), dtype=np.int64)
-    row[np.concatenate(forest.heights)] = np.arange(len(row))
+    _, row = rows_of(forest.heights)
     children = [
         (torch.from_numpy(row[forest.left[nodes]]), torch.from_numpy(row[forest.right[nodes]]))
         for nodes in forest.heights[1:]

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.baselines.heights import Integers
+from benchmarks.baselines.heights import Integers, rising
 from penstock.data import Tree
 
 
@@ -59,23 +59,23 @@ class _Forest:
     #: -1 for roots.
     parent: Integers
     root: Integers
-    #: 0 for leaves.
-    height: Integers
+    #: How many children each has.
+    arity: Integers
 
 
 def segments_of(trees: Sequence[Tree]) -> Segments:
     """The structure for `child_sum.by_level`; a left tree of each pair, then the right ones."""
     forest = _join(trees)
-    is_root = forest.parent < 0
-    order = np.lexsort((is_root, forest.height))
-    sizes = np.bincount(forest.height)
+    height, is_root = _heights(forest), forest.parent < 0
+    order = np.lexsort((is_root, height))
+    sizes = np.bincount(height)
     levels = np.split(order, np.cumsum(sizes)[:-1])
     place = np.empty(len(order), dtype=np.int64)
     steps, pool = [], levels[0][~is_root[levels[0]]]
     leaf_pool = len(pool)
     for number, nodes in enumerate(levels[1:], start=1):
         above = forest.parent[pool]
-        is_child = forest.height[above] == number
+        is_child = height[above] == number
         place[nodes] = np.arange(len(nodes))
         new = nodes[~is_root[nodes]]
         steps.append(_step(is_child, place[above[is_child]], len(new)))
@@ -84,6 +84,12 @@ def segments_of(trees: Sequence[Tree]) -> Segments:
     place[finished] = np.arange(len(finished))
     tokens, roots = torch.from_numpy(forest.token[order]), torch.from_numpy(place[forest.root])
     return Segments(tokens, sizes.tolist(), leaf_pool, steps, roots)
+
+
+def forest_arrays(trees: Sequence[Tree]) -> dict[str, Integers]:
+    """The words of all trees as arrays, for programs that make their own structure."""
+    forest = _join(trees)
+    return {"token": forest.token, "parent": forest.parent, "roots": forest.root}
 
 
 def _step(
@@ -106,17 +112,13 @@ def _join(trees: Sequence[Tree]) -> _Forest:
         token=np.concatenate([tree.token.numpy() for tree in trees]),
         parent=parent,
         root=np.array([int(tree.root) for tree in trees]) + offsets,
-        height=_heights(parent, arity),
+        arity=arity,
     )
 
 
-def _heights(parent: Integers, arity: Integers) -> Integers:
-    """A node is as high as the round in which its last child becomes ready."""
-    height, waiting = np.zeros_like(parent), arity.copy()
-    ready, number = np.flatnonzero(waiting == 0), 0
-    while len(ready):
-        height[ready] = number
-        above = parent[ready][parent[ready] >= 0]
-        np.subtract.at(waiting, above, 1)
-        ready, number = np.unique(above[waiting[above] == 0]), number + 1
+def _heights(forest: _Forest) -> Integers:
+    """0 for leaves."""
+    height = np.zeros_like(forest.parent)
+    for number, nodes in enumerate(rising(forest.parent, forest.arity)):
+        height[nodes] = number
     return height

@@ -1,33 +1,18 @@
 """The binary Tree-LSTM in JAX: `lax.scan` over chunks of levels, padded, under one jit.
 
-Shapes are rounded up, so that few structures are compiled anew. Structure is made inside the timed
-part; compilation comes before it.
+Shapes are rounded up, so that few structures are compiled anew.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.peers.serve import limit_threads, serve
-
-limit_threads(int(sys.argv[2]))
-
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-
-from benchmarks.peers.tree_problem import (  # noqa: E402
-    LEARNING_RATE,
-    PARAMETERS,
-    Forest,
-    forest_of,
-    levels_of,
-    parameters_of,
-)
+from benchmarks.peers.jax_model import jax, jnp, linear, prepare_model, round_up
+from benchmarks.peers.serve import serve
+from benchmarks.peers.tree_problem import Forest, forest_of, levels_of
 
 
 class Chunks(NamedTuple):
@@ -42,7 +27,7 @@ class Chunks(NamedTuple):
 def chunks_of(forest: Forest, width: int) -> Chunks:
     """Padded so that many forests have the same shapes; padding reads row 0."""
     levels = levels_of(forest)
-    leaves = _round_up(len(levels.tokens), 2 * width)
+    leaves = round_up(len(levels.tokens), 2 * width)
     place = np.arange(leaves + len(levels.left))
     cuts, start = [], leaves
     for begin, end in zip(levels.bounds[:-1], levels.bounds[1:]):
@@ -52,7 +37,7 @@ def chunks_of(forest: Forest, width: int) -> Chunks:
         )
         cuts.append((begin, end, start - leaves))
         start += count
-    rows = _round_up(start - leaves, 4 * width)
+    rows = round_up(start - leaves, 4 * width)
     left, right = np.zeros((2, rows), dtype=np.int32)
     for begin, end, at in cuts:
         left[at : at + end - begin] = place[levels.left[begin:end]]
@@ -64,24 +49,18 @@ def chunks_of(forest: Forest, width: int) -> Chunks:
     return Chunks(tokens, left.reshape(shape), right.reshape(shape), roots)
 
 
-def _round_up(count: int, step: int) -> int:
-    return -(-count // step) * step
-
-
 def encode(parameters: Any, chunks: Chunks) -> Any:
     """h of every root."""
     words = parameters["embedding.weight"][chunks.tokens]
-    gates = words @ parameters["leaf_gates.weight"].T + parameters["leaf_gates.bias"]
-    write, output, new = jnp.split(gates, 3, 1)
+    write, output, new = jnp.split(linear(parameters, "leaf_gates", words), 3, 1)
     c = jax.nn.sigmoid(write) * jnp.tanh(new)
     h = jax.nn.sigmoid(output) * jnp.tanh(c)
     room = jnp.zeros((chunks.left.size, h.shape[1]))
     start = jnp.concatenate([h, room]), jnp.concatenate([c, room]), len(h)
-    weight, bias = parameters["cell_gates.weight"].T, parameters["cell_gates.bias"]
 
     def combine(state: Any, rows: Any) -> Any:
         (h, c, at), (left, right) = state, rows
-        gates = jnp.concatenate([h[left], h[right]], 1) @ weight + bias
+        gates = linear(parameters, "cell_gates", jnp.concatenate([h[left], h[right]], 1))
         write, keep_left, keep_right, output, new = jnp.split(gates, 5, 1)
         new_c = jax.nn.sigmoid(write) * jnp.tanh(new)
         new_c += jax.nn.sigmoid(keep_left) * c[left] + jax.nn.sigmoid(keep_right) * c[right]
@@ -94,57 +73,17 @@ def encode(parameters: Any, chunks: Chunks) -> Any:
     return h[chunks.roots]
 
 
-def loss_of(parameters: Any, chunks: Chunks, weights: Any) -> Any:
-    """As `training.loss_of`."""
-    return (encode(parameters, chunks) @ weights).mean()
-
-
-gradients_of = jax.value_and_grad(loss_of)
-
-
-@partial(jax.jit, donate_argnums=0)
-def descend(parameters: Any, chunks: Chunks, weights: Any) -> Any:
-    """The loss, and the parameters after a step of SGD, in the place of the old ones."""
-    loss, gradients = gradients_of(parameters, chunks, weights)
-    return loss, jax.tree.map(lambda value, by: value - LEARNING_RATE * by, parameters, gradients)
-
-
-class Trees:
-    """The parameters as they change, and one batch."""
-
-    def __init__(self, problem: dict[str, Any]) -> None:
-        self.parameters = jax.tree.map(jnp.array, parameters_of(problem))
-        self.forest, self.weights = forest_of(problem), jnp.array(problem["weights"])
-        trees = len(self.forest.roots)
-        self.width = 4 if trees < 8 else 32 if trees < 64 else 128
-
-    def chunks(self) -> Chunks:
-        """The structure, made anew."""
-        return chunks_of(self.forest, self.width)
-
-    def train(self) -> None:
-        """One step."""
-        loss, self.parameters = descend(self.parameters, self.chunks(), self.weights)
-        jax.block_until_ready((loss, self.parameters))
-
-
 def prepare(problem: dict[str, Any]) -> tuple[Callable[[], None], Callable[[], Sequence[Any]]]:
     """One step of training, or one batch of inference."""
-    trees, infer = Trees(problem), jax.jit(encode)
+    forest, weights = forest_of(problem), problem["weights"]
+    trees = len(forest.roots)
+    width = 4 if trees < 8 else 32 if trees < 64 else 128
 
-    def encoded() -> Any:
-        return np.asarray(infer(trees.parameters, trees.chunks()))
+    def loss_of(encoded: Any) -> Any:
+        """As `training.loss_of`."""
+        return (encoded @ weights).mean()
 
-    def gradients() -> Sequence[Any]:
-        loss, found = jax.jit(gradients_of)(trees.parameters, trees.chunks(), trees.weights)
-        return [np.asarray(loss), *(np.asarray(found[name]) for name in PARAMETERS)]
-
-    def inference() -> None:
-        encoded()
-
-    if problem["training"]:
-        return trees.train, gradients
-    return inference, lambda: [encoded()]
+    return prepare_model(problem, encode, loss_of, lambda: chunks_of(forest, width))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ comes in a folder of arrays; its results come back the same way and are checked 
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -17,7 +18,7 @@ from typing import IO, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.peers.environments import ROOT, installed, python_of
 
@@ -72,6 +73,16 @@ def _tensor(array: Any) -> Tensor:
     return torch.from_numpy(np.array(array))
 
 
+def parameters_in(model: nn.Module) -> dict[str, Any]:
+    """What a problem says of its model: see `parameters`, which reads it."""
+    named = dict(model.named_parameters())
+    return {
+        "parameters": list(named),
+        "trained": [name for name, value in named.items() if value.requires_grad],
+        **{name: value.detach().numpy() for name, value in named.items()},
+    }
+
+
 @contextmanager
 def peers_for(
     work: str, problem: Mapping[str, Any], *, wanted: bool = True
@@ -91,6 +102,16 @@ def peers_for(
             except PeerFailed as failure:
                 missing[name] = str(failure)
         yield {f"{peer.version} (peer)": peer for peer in found.values()}, missing
+
+
+def add_peer_option(parser: argparse.ArgumentParser) -> None:
+    """For scripts that run on a CPU, as the peers do."""
+    parser.add_argument(
+        "--peers",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also other systems, where benchmarks.peers.install has installed them",
+    )
 
 
 def _command(name: str, work: str) -> list[str]:

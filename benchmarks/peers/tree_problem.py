@@ -1,7 +1,6 @@
 """The binary Tree-LSTM as arrays: what the peers at `trees` are given, and how they order nodes.
 
-The parameters have the names and the layout of `baselines.tree_lstm`, so gradients come back in the
-order of `PARAMETERS`. Nodes of all trees are numbered through.
+The parameters are those of `baselines.tree_lstm`. Nodes of all trees are numbered through.
 """
 
 from __future__ import annotations
@@ -10,19 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.baselines.heights import Integers, by_height
-
-#: In the order of the model's parameters.
-PARAMETERS = (
-    "embedding.weight",
-    "leaf_gates.weight",
-    "leaf_gates.bias",
-    "cell_gates.weight",
-    "cell_gates.bias",
-)
-
-#: So small that one model is seen however often it is run.
-LEARNING_RATE = 1e-12
+from benchmarks.baselines.heights import Integers, by_height, rows_of
 
 
 class Forest(NamedTuple):
@@ -51,17 +38,10 @@ def forest_of(problem: dict[str, Any]) -> Forest:
     return Forest(*(problem[name] for name in Forest._fields))
 
 
-def parameters_of(problem: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a problem, in their order."""
-    return {name: problem[name] for name in PARAMETERS}
-
-
 def levels_of(forest: Forest) -> Levels:
     """What runs together: part of every timed call, as a fresh batch has a fresh structure."""
     heights = by_height(np.stack([forest.left, forest.right], 1))
-    order = np.concatenate(heights)
-    row = np.empty(len(order), dtype=np.int64)
-    row[order] = np.arange(len(order))
+    order, row = rows_of(heights)
     inner = order[len(heights[0]) :]
     bounds = np.cumsum([0, *(len(nodes) for nodes in heights[1:])])
     return Levels(

@@ -19,7 +19,7 @@ TINY = {
     "tree_inference": "--hidden 4 --batches 2 --no-compiled --no-peers",
     "tree_training": "--hidden 4 --batches 2 --no-compiled --no-peers",
     "tree_gpu": "--hidden 4 --batches 2 --no-compiled",
-    "child_sum": "--batches 2 --embedding 4 --hidden 3 --similarity 2 --no-compiled",
+    "child_sum": "--batches 2 --embedding 4 --hidden 3 --similarity 2 --no-compiled --no-peers",
     "lstm": "--batch 3 --hidden 4 --lengths 2 5",
     "lstm_gpu": "--batch 3 --hidden 4 --lengths 2 5 --device cpu",
     "counted_loop": "--batches 1 3 --length 4 --small-width 2 --large-width 3",

@@ -1,24 +1,26 @@
 """Loops of row-wise arithmetic on a GPU: one Triton program for each row."""
 
 import logging
-import signal
 
 import pytest
 import torch
 
 import penstock as ps
-from penstock.errors import DivisionByZeroError
-from penstock.ir.graph import Block
 from penstock.run.native import choice
-from penstock.run.native.choice import is_closed_loop, native_loops
+from penstock.run.native.choice import native_loops
+from tests.loop_programs import (
+    LOOPS,
+    assert_a_loop_without_end_can_be_interrupted,
+    assert_same_as_interpreted,
+    assert_the_first_division_by_zero_is_named,
+    backward_one_by_one,
+    is_native,
+    loop_in_a_branch,
+    relaxation,
+)
 from tests.unit.run.native.test_operations import EDGES, FLOATS, INTEGERS, TRUTHS, in_a_loop, pairs
 
 pytestmark = pytest.mark.gpu
-
-
-def is_native(function, *arguments):
-    nodes = [n for context in function.graph(*arguments).contexts for n in context.nodes]
-    return any(isinstance(n.operation, Block) and is_closed_loop(n.operation) for n in nodes)
 
 
 def on_cuda(*columns):
@@ -62,42 +64,24 @@ def test_derivatives_of_every_operation_are_those_of_torch(dtype):
         torch.testing.assert_close(actual, expected)
 
 
-def make_nested(weight):
-    @ps.function
-    def program(x, y, n):
-        for i in range(n):
-            j = 0
-            while j < i:
-                if x > y:
-                    k = 0
-                    while k < j:
-                        y = torch.tanh(y + 0.2 * x)
-                        k += 1
-                    x = torch.sin(x * y) + 0.1 * i
-                else:
-                    y = y - (x * weight if x < 0 else x * y)
-                j += 1
-            x = x + 0.5 * y
-        return x
-
-    return program
+@pytest.mark.parametrize("name", LOOPS)
+def test_kernels_give_the_same_as_the_machine(name):
+    assert_same_as_interpreted(LOOPS[name], device="cuda")
 
 
-@pytest.mark.parametrize("counts_on", ["cpu", "cuda"])
-def test_nested_loops_with_branches_equal_those_of_the_machine(counts_on):
-    """Counters of the host go to the device with the rest."""
+def test_many_rows_and_counters_of_the_host_go_to_the_device():
     generator = torch.Generator().manual_seed(5)
     columns = torch.randn(2, 70, generator=generator, dtype=torch.float64).cuda()
-    n = torch.randint(0, 9, (70,), generator=generator).to(counts_on)
+    n = torch.randint(0, 9, (70,), generator=generator)
     weight = torch.tensor(0.3, dtype=torch.float64, device="cuda", requires_grad=True)
 
     def run():
         given = [column.clone().requires_grad_() for column in columns]
-        program = make_nested(weight)
+        program = loop_in_a_branch(weight)
         result = program.map(*given, n, out="stack")
         return result, *torch.autograd.grad((result * columns[0]).sum(), [*given, weight])
 
-    assert is_native(make_nested(weight), *columns[:, 0], n[0])
+    assert is_native(loop_in_a_branch(weight), *columns[:, 0], n[0])
     native = run()
     with native_loops(False):
         plain = run()
@@ -121,13 +105,7 @@ def test_many_rows_each_make_their_own_number_of_iterations():
 
 
 def test_gradients_of_gradients_equal_those_on_the_cpu():
-    @ps.function
-    def relax(x, target):
-        while (target - x).abs() > 1e-3:
-            x = x + 0.4 * torch.sin(target - x)
-        return x
-
-    found = []
+    relax, found = relaxation(0.4), []
     for device in ("cpu", "cuda"):
         x = torch.tensor([0.2, 1.0, -0.4], dtype=torch.float64, device=device, requires_grad=True)
         target = torch.tensor([1.0, 1.0, 0.7], dtype=torch.float64, device=device)
@@ -137,52 +115,17 @@ def test_gradients_of_gradients_equal_those_on_the_cpu():
     torch.testing.assert_close(*found)
 
 
+def test_losses_go_backward_one_by_one():
+    torch.testing.assert_close(*backward_one_by_one("cuda"))
+
+
 def test_a_division_by_zero_names_the_first_instance_that_fails_and_the_line():
-    @ps.function
-    def program(n, d):
-        while n > 0:
-            n = n // d - 1  # the division
-            d = d - 1
-        return n
-
-    with pytest.raises(DivisionByZeroError) as caught:
-        program.map(*on_cuda(torch.tensor([1, 100, 3, 50]), torch.tensor([5, 1, 3, 1])))
-    message = str(caught.value)
-    assert "instance  1" in message
-    assert "test_native_loops.py" in message
-    assert "dividend  99" in message
-    assert program.map(*on_cuda(torch.tensor([8]), torch.tensor([3])))[0] == -1
-
-
-class Interrupted(Exception):
-    pass
+    assert_the_first_division_by_zero_is_named("cuda")
 
 
 @pytest.mark.parametrize("asks", [False, True], ids=["forward", "with a tape"])
 def test_a_loop_without_end_can_be_interrupted(asks):
-    @ps.function
-    def program(x, n):
-        while n > 0:
-            k = n
-            while k > 0:
-                k, x = k + 1 - 1, x * 0.5 + 1
-        return x
-
-    def handle(number, frame):
-        raise Interrupted
-
-    x = torch.ones(2, device="cuda", requires_grad=asks)
-    n = torch.tensor([0, 1], device="cuda")
-    program.map(x, n * 0)  # compiled before the clock runs
-    before = signal.signal(signal.SIGALRM, handle)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        with pytest.raises(Interrupted):
-            program.map(x, n)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert program.map(x, n * 0) == [1, 1]
+    assert_a_loop_without_end_can_be_interrupted(asks=asks, device="cuda")
 
 
 def test_calls_that_repeat_are_not_captured_and_stay_right():

@@ -116,6 +116,31 @@ def test_a_table_that_is_looked_up_and_multiplied():
     torch.testing.assert_close(mine.to_dense(), expected.to_dense())
 
 
+PENALISED = {
+    "looked up": lambda table, k: table(k).sin().sum(),
+    "looked up twice": lambda table, k: (table(k) * table(k + 1).exp()).sum(),
+}
+
+
+@pytest.mark.parametrize("memory", [None, "recompute"])
+@pytest.mark.parametrize("name", PENALISED)
+def test_sparse_gradients_can_be_differentiated_again(name, memory):
+    table = nn.Embedding(7, 3, sparse=True)
+    code = PENALISED[name]
+    function = ps.function(lambda k: code(table, k), memory=memory)
+
+    def second_order(losses):
+        total = sum(loss.square() for loss in losses)
+        (grad,) = torch.autograd.grad(total, table.weight, create_graph=True)
+        assert grad.is_sparse
+        (again,) = torch.autograd.grad(grad.to_dense().square().sum(), table.weight)
+        return grad.to_dense(), again.to_dense()
+
+    numbers = torch.tensor([1, 2, 2, 5])
+    expected = second_order([code(table, k) for k in numbers])
+    torch.testing.assert_close(second_order(function.map(numbers)), expected)
+
+
 def test_a_derivative_without_a_trace_is_taken_by_running_the_block_again():
     table = nn.Embedding(7, 3, sparse=True, padding_idx=0)
 

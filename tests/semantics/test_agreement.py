@@ -79,7 +79,7 @@ def test_programs_whose_rows_may_be_shared_are_known(name):
     case, is_shared = PROGRAMS[name].case(PROGRAMS[name].dtypes[0]), []
 
     def find(run, step):
-        is_shared.append(bool(step.block.whole_numbers))
+        is_shared.append(bool(step.block.sharing.whole_numbers))
 
     with torch.no_grad(), patch.object(distinct, "find_distinct", find):
         WAYS["map"](case)

@@ -89,8 +89,8 @@ class Replay:
         #: The tape, or its first entries: the wanted slots are those at their end.
         self.entries = ends.entries[:end]
         #: The tensors at the start under names of their own: one tensor may come in many places, or
-        #: depend on another.
-        self.tensors = [tensor.view_as(tensor) for tensor in ends.tensors]
+        #: depend on another. Their gradients may be sparse, which those of a view may not.
+        self.tensors = [torch.ops.aten.alias.default(tensor) for tensor in ends.tensors]
         extents = ends.run.extents()
         self.kinds = [kind for kind, _ in extents]
         capacities = [capacity for _, capacity in extents]

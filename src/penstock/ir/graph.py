@@ -8,7 +8,7 @@ routes rows, and with a row all values it can see. A wire carries one value of a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
@@ -293,6 +293,11 @@ class Graph:
     inputs: tuple[Input, ...]
     #: Whether random keys are needed.
     has_random: bool = False
+
+    @property
+    def nodes(self) -> Iterator[Node]:
+        """Those of all contexts."""
+        return (node for context in self.contexts for node in context.nodes)
 
     def __str__(self) -> str:
         from penstock.ir.graph_printer import print_graph

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from penstock.ir.copies import copies
 from penstock.ir.graph import (
     Call,
     Context,
@@ -18,7 +19,6 @@ from penstock.ir.graph import (
     Home,
     Merge,
     Node,
-    Pass,
     Switch,
     Wire,
 )
@@ -29,11 +29,6 @@ from penstock.ir.verify_nodes import NODE_RULES
 def verify_graph(graph: Graph) -> None:
     """Raise `VerificationError` unless the graph keeps all rules."""
     apply_rules(GRAPH_RULES, graph)
-
-
-def _nodes(graph: Graph) -> Iterator[Node]:
-    for context in graph.contexts:
-        yield from context.nodes
 
 
 def _opened(node: Node) -> int | None:
@@ -53,7 +48,7 @@ def _arms_around(context: Context, arm: int | None) -> Iterator[int]:
 
 
 def _contexts_nest(graph: Graph) -> Iterator[str]:
-    openers = Counter(inner for node in _nodes(graph) if (inner := _opened(node)) is not None)
+    openers = Counter(inner for node in graph.nodes if (inner := _opened(node)) is not None)
     for position, context in enumerate(graph.contexts):
         if context.index != position:
             yield f"{context.name} is number {context.index} at position {position}"
@@ -61,7 +56,7 @@ def _contexts_nest(graph: Graph) -> Iterator[str]:
             yield f"{context.name} is a {context.kind} inside {context.parent}"
         if openers[position] != (context.kind != "function"):
             yield f"{context.name} is opened {openers[position]} times"
-    for node in _nodes(graph):
+    for node in graph.nodes:
         inner = _opened(node)
         if inner is not None and graph.contexts[inner].parent != node.context:
             yield f"{graph.contexts[inner].name} is opened in another context than its parent"
@@ -133,8 +128,8 @@ def _wires_are_where_they_are_made(graph: Graph) -> Iterator[str]:
 
 def _seen(graph: Graph) -> Iterator[str]:
     """Reads of wires from arms that not every row of the reader has entered."""
-    places = {inner: node for node in _nodes(graph) if (inner := _opened(node)) is not None}
-    for node in _nodes(graph):
+    places = {inner: node for node in graph.nodes if (inner := _opened(node)) is not None}
+    for node in graph.nodes:
         if isinstance(node.operation, Merge):
             continue
         for wire in node.inputs:
@@ -188,7 +183,7 @@ def _leaving_wires_are_made(graph: Graph) -> Iterator[str]:
 
 
 def _invariants_are_listed(graph: Graph) -> Iterator[str]:
-    for node in _nodes(graph):
+    for node in graph.nodes:
         match node.operation:
             case Enter(loop=inner, carried=count):
                 listed = set(node.inputs[count:])
@@ -212,27 +207,10 @@ def _inside(graph: Graph, index: int) -> set[int]:
     return inside
 
 
-def _copies(graph: Graph, node: Node) -> Iterator[tuple[tuple[Wire, ...], tuple[Wire, ...]]]:
-    """What a node copies: sources and targets."""
-    match node.operation:
-        case Pass():
-            yield node.inputs, node.outputs
-        case Merge():
-            yield from (((wire,), node.outputs) for wire in node.inputs)
-        case Call(callee=callee):
-            yield node.inputs, graph.contexts[callee].inputs
-            yield graph.contexts[callee].outputs, node.outputs
-        case Enter(loop=loop, carried=carried):
-            inner = graph.contexts[loop]
-            yield node.inputs[:carried], inner.inputs
-            yield inner.outputs, inner.inputs
-            yield inner.exits, node.outputs
-
-
 def _copies_agree(graph: Graph) -> Iterator[str]:
-    for node in _nodes(graph):
+    for node in graph.nodes:
         name = type(node.operation).__name__
-        for sources, targets in _copies(graph, node):
+        for sources, targets in copies(graph, node):
             if len(sources) != len(targets):
                 yield f"{name} copies {len(sources)} wires to {len(targets)}"
                 continue

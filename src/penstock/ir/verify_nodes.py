@@ -61,13 +61,8 @@ _PRIMITIVE_HOMES: Mapping[str, tuple[tuple[Home, ...], Home]] = {
 }
 
 
-def _nodes(graph: Graph) -> Iterator[Node]:
-    for context in graph.contexts:
-        yield from context.nodes
-
-
 def _wires_are_at_home(graph: Graph) -> Iterator[str]:
-    for node in _nodes(graph):
+    for node in graph.nodes:
         if not _is_at_home(node):
             inputs = ", ".join(wire.home for wire in node.inputs)
             outputs = ", ".join(wire.home for wire in node.outputs)
@@ -87,7 +82,7 @@ def _homes(wires: tuple[Wire, ...]) -> tuple[Home, ...]:
 
 
 def _computations_are_whole(graph: Graph) -> Iterator[str]:
-    for node in _nodes(graph):
+    for node in graph.nodes:
         if not isinstance(node.operation, Compute):
             continue
         known = set(node.inputs)
@@ -102,7 +97,7 @@ def _computations_are_whole(graph: Graph) -> Iterator[str]:
 
 
 def _blocks_match_their_wires(graph: Graph) -> Iterator[str]:
-    for node in _nodes(graph):
+    for node in graph.nodes:
         if not isinstance(node.operation, Block):
             continue
         block = node.operation
@@ -122,7 +117,7 @@ def _blocks_match_their_wires(graph: Graph) -> Iterator[str]:
 
 
 def _blocks_are_straight_lines(graph: Graph) -> Iterator[str]:
-    for node in _nodes(graph):
+    for node in graph.nodes:
         if not isinstance(node.operation, Block):
             continue
         block = node.operation

@@ -32,8 +32,7 @@ def find_differentiable(graph: Graph, arguments: Set[int], captures: Set[int]) -
         if is_asked and entry.slot is not None and _is_floating(entry.type):
             found.add(entry.slot)
     copies = list(wire_copies(graph))
-    blocks = [node for context in graph.contexts for node in context.nodes]
-    blocks = [node for node in blocks if isinstance(node.operation, Block)]
+    blocks = [node for node in graph.nodes if isinstance(node.operation, Block)]
     size = -1
     while len(found) != size:
         size = len(found)

@@ -35,8 +35,8 @@ def _titled(title: str, part: Graph) -> str:
 
 def partition_graph(graph: Graph) -> Partition:
     """One part for each device that a block is placed on."""
-    nodes = [node for context in graph.contexts for node in context.nodes]
-    devices = {device_of(node) for node in nodes if isinstance(node.operation, Block)} or {HOME}
+    blocks = [node for node in graph.nodes if isinstance(node.operation, Block)]
+    devices = {device_of(block) for block in blocks} or {HOME}
     ordered = sorted(devices, key=lambda device: device.order)
     cuts = _Cuts(graph, ordered)
     return Partition({device: _part(graph, cuts, device) for device in ordered})
@@ -80,8 +80,7 @@ class _Cuts:
     def __init__(self, graph: Graph, devices: list[Device]) -> None:
         self._devices = frozenset(devices)
         self._home = devices[0]
-        nodes = [node for context in graph.contexts for node in context.nodes]
-        blocks = [node for node in nodes if isinstance(node.operation, Block)]
+        blocks = [node for node in graph.nodes if isinstance(node.operation, Block)]
         copies = list(wire_copies(graph))
         made = ((wire, device_of(node)) for node in blocks for wire in node.outputs)
         self._made = _spread(made, copies)

@@ -42,11 +42,10 @@ class Edge(NamedTuple):
 def rank_nodes(graph: Graph) -> dict[Node, int]:
     """The rank of every node of the graph."""
     edges = list(_Edges(graph).collect())
-    nodes = [node for context in graph.contexts for node in context.nodes]
     ends = [end for edge in edges for end in (edge.source, edge.target)]
-    walk = _Walk(dict.fromkeys([*nodes, *ends]), edges, {})
+    walk = _Walk(dict.fromkeys([*graph.nodes, *ends]), edges, {})
     walk.along(0, walk.rank)
-    return {node: walk.ranks[node] for node in nodes}
+    return {node: walk.ranks[node] for node in graph.nodes}
 
 
 @dataclass(slots=True)

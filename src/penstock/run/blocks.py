@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -23,20 +22,17 @@ from penstock.ir.program import AsSequence, RowLoop, Source, TorchCall, Value
 from penstock.ir.program import Node as ProgramNode
 from penstock.ir.types import TensorType
 from penstock.passes.row_types import device_of
-from penstock.passes.rowwise import PRODUCTS
 from penstock.plan.schedule import Launch
 from penstock.run.batched import BatchedBlock, BlockInput, build_batched
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.batched.functorch_adapter import TRACING, quiet_fakes
 from penstock.run.fused.heat import Heat
+from penstock.run.moves import moved, taken_on
 from penstock.run.native.plain import PlainRows
+from penstock.run.sharing import Sharing
 
 #: Concrete forms kept per block that has no symbolic one.
 MOST_FORMS = 256
-
-#: Types of whole numbers that `index_select` does not know.
-_NOT_SELECTED = frozenset(["uint16", "uint32", "uint64"])
-
 
 Argument: TypeAlias = torch.Tensor | int
 
@@ -132,7 +128,7 @@ class RunnableBlock:
         """Whether a launch of a half is to be run compiled, after one more of so many rows; never
         on the threads of devices, and not where checking the code would print.
         """
-        if self.block.device is not None or self._prints:
+        if self.block.device is not None or self.sharing.prints:
             return False
         heat = self.heats.get(half)
         if heat is None:
@@ -146,11 +142,7 @@ class RunnableBlock:
     @cached_property
     def moved(self) -> frozenset[int]:
         """Parameters with which nothing is done but to move them, by position."""
-        return frozenset(
-            position
-            for position, parameter in enumerate(self.block.parameters)
-            if parameter not in self.block.results and _is_moved(self.block.nodes, parameter)
-        )
+        return moved(self.block)
 
     @property
     def unbatched(self) -> tuple[str, ...]:
@@ -187,50 +179,13 @@ class RunnableBlock:
         return BlockInput("row", kind.dtype, shape, None, self._device(position, kind))
 
     def _device(self, position: int, kind: TensorType) -> str:
-        """Where the block takes a parameter: whole numbers that it only moves to another device are
-        taken there, so that those of all launches travel together.
-        """
-        parameter = self.block.parameters[position]
-        readers = [node for node in self.block.nodes if parameter in node.inputs]
-        if "int" not in kind.dtype or parameter in self.block.results or not readers:
-            return kind.device
-        devices = {_destination(node, parameter) for node in readers}
-        return devices.pop() or kind.device if len(devices) == 1 else kind.device
+        """Where the block takes a parameter."""
+        return taken_on(self.block, position, kind)
 
     @cached_property
-    def whole_numbers(self) -> tuple[int, ...]:
-        """The operands with rows, if all of them are one whole number a row, on the host; empty
-        where they are not: rows that read the same numbers have the same results then.
-        Operations that others have defined may do more than give results: one of ours prints. Of
-        some types torch selects no rows.
-        """
-        rows = [k for k, spec in enumerate(self.inputs) if spec.kind == "row"]
-        is_plain = not self._dynamic and self.block.device is None
-        is_plain &= not any("torch.ops." in name for name in self._called)
-        given = (value.type for value in self.block.results if isinstance(value.type, TensorType))
-        is_plain &= all(kind.dtype not in _NOT_SELECTED for kind in given)
-        return tuple(rows) if is_plain and all(map(self._is_whole_number, rows)) else ()
-
-    def _is_whole_number(self, position: int) -> bool:
-        spec = self.inputs[position]
-        is_whole = not (spec.torch_dtype.is_floating_point or spec.torch_dtype.is_complex)
-        is_whole &= spec.dtype not in _NOT_SELECTED
-        return is_whole and spec.device == "cpu" and prod(spec.shape) == 1
-
-    @cached_property
-    def has_products(self) -> bool:
-        """Whether it multiplies matrices: such a row costs more than handing out its results."""
-        names = (name.rsplit(".", 1)[-1] for name in self._called)
-        return any(name in PRODUCTS or name == "linear" for name in names)
-
-    @cached_property
-    def _prints(self) -> bool:
-        return "torch.ops.penstock.print.default" in self._called
-
-    @property
-    def _called(self) -> list[str]:
-        calls = (node.operation for node in self.block.nodes)
-        return [item.name for item in calls if isinstance(item, TorchCall)]
+    def sharing(self) -> Sharing:
+        """What rows of its launches may share."""
+        return Sharing(self.block, self.inputs, may_share=not self._dynamic)
 
     def dynamic_sizes(self, arguments: Sequence[torch.Tensor | int]) -> tuple[int, ...]:
         """The sizes of the dynamic dimensions of a launch's arguments."""
@@ -323,31 +278,6 @@ class RunnableBlock:
                     shape: tuple[int, ...] = spec.shape  # type: ignore[assignment]
                     arguments.append(torch.empty(shape, dtype=spec.torch_dtype, device=spec.device))
             return tuple(tuple(output.shape) for output in self.function(*arguments))
-
-
-#: Calls that move their first operand to a device.
-_MOVES = ("torch.Tensor.to", "torch.Tensor.cuda", "penstock.follow")
-
-
-def _is_moved(nodes: Sequence[ProgramNode], value: Value) -> bool:
-    """Whether all nodes that read a value move it, and do nothing else."""
-    return all(
-        isinstance(node.operation, TorchCall)
-        and node.operation.name in _MOVES
-        and node.inputs[0] is value
-        and value not in node.inputs[1:]
-        for node in nodes
-        if value in node.inputs
-    )
-
-
-def _destination(node: ProgramNode, value: Value) -> str | None:
-    """The device to which a node moves a value, if it does nothing else."""
-    operation, kind = node.operation, node.outputs[0].type
-    if not isinstance(operation, TorchCall) or operation.name != "penstock.follow":
-        return None
-    is_moved = node.inputs[0] is value and value not in node.inputs[1:]
-    return kind.device if is_moved and isinstance(kind, TensorType) else None
 
 
 def _compute(node: ProgramNode, values: dict[Value, torch.Tensor | int]) -> None:

@@ -58,10 +58,10 @@ class DistinctRows:
 
 def may_be_distinct(step: PreparedLaunch) -> bool:
     """Whether the rows of a launch are worth a look."""
-    block = step.block
+    sharing = step.block.sharing
     if _is_always.get():
-        return bool(block.whole_numbers)
-    return step.launch.rows >= LEAST_ROWS and block.has_products and bool(block.whole_numbers)
+        return bool(sharing.whole_numbers)
+    return step.launch.rows >= LEAST_ROWS and sharing.has_products and bool(sharing.whole_numbers)
 
 
 def find_distinct(run: Runner, step: PreparedLaunch) -> DistinctRows | None:
@@ -72,7 +72,7 @@ def find_distinct(run: Runner, step: PreparedLaunch) -> DistinctRows | None:
     arguments = [item for item in found if isinstance(item, torch.Tensor)]
     if len(arguments) < len(found):
         return None
-    rows, places = step.launch.rows, step.block.whole_numbers
+    rows, places = step.launch.rows, step.block.sharing.whole_numbers
     most = rows if _is_always.get() else int(MOST_SHARE * rows)
     which = _distinct([arguments[k].reshape(rows) for k in places], most)
     if which is None:

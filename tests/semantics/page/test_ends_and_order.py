@@ -1,4 +1,6 @@
-"""docs/semantics.md: how rows end, how slots are freed, order, bounds, determinism (S75 to S97)."""
+"""docs/semantics.md: how rows end, how slots are freed, order, bounds, determinism, devices (S75 to
+S98).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import pytest
 import torch
 
 import penstock as ps
-from penstock.errors import IndexRangeError, RecursionLimitError
+from penstock.errors import IndexRangeError, LoopTypeError, RecursionLimitError
 from penstock.ir.graph import Block
 from penstock.passes.rank import rank_nodes
 from penstock.plan.faults import PlanningError
@@ -471,3 +473,45 @@ def test_s97_an_error_names_instance_and_line():
     with pytest.raises(IndexRangeError) as found:
         item(xs[0], 5)
     assert "instance" not in str(found.value)
+
+
+# ---- devices -------------------------------------------------------------------------------------
+
+
+def test_s98_a_number_of_the_host_follows_to_the_device_of_what_it_meets():
+    @ps.function
+    def operand(x, n):
+        return x.to("meta") * (n + 1)
+
+    @ps.function
+    def initial(x, n):
+        add = lambda i, total: (i + 1, total + x.to("meta").sum())  # noqa: E731
+        return ps.while_loop(lambda i, total: i < n, add, (0, 0.0))
+
+    @ps.function
+    def returned(x, n):
+        start = x.to("meta").sum()
+        return ps.while_loop(lambda i, t: i < n, lambda i, t: (i + 1, 0.0), (0, start))
+
+    @ps.function
+    def branch(x, n):
+        return ps.cond(n > 0, lambda: x.to("meta").sum(), lambda: 0.0)
+
+    x = torch.ones(2)
+    blocks = [n.operation for n in operand.graph(x, 2).contexts[0].nodes]
+    (moved,) = [n for b in blocks for n in b.nodes if n.operation.name == "penstock.follow"]
+    assert [str(value.type) for value in (moved.inputs[0], *moved.outputs)] == [
+        "int64[]",
+        "int64[] on meta",
+    ]
+    for program in (initial, returned, branch):
+        text = str(program.graph(x, 2))
+        assert "u0: float32[] on meta = torch.Tensor.to(u1, device(type='meta'))" in text
+        assert "compute" in text  # of what steers, on the host
+
+    @ps.function
+    def tensor(x):
+        return ps.while_loop(lambda i, t: i < 3, lambda i, t: (i + 1, x.to("meta")), (0, x))
+
+    with pytest.raises(LoopTypeError, match=r"float32\[2\] on meta"):
+        tensor.graph(x)

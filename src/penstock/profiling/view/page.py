@@ -157,7 +157,7 @@ def _partition_table(graph: Graph) -> str:
     """One line for each device: what it runs, sends and receives."""
     lines = ["<table class=partition><tr><th>device<th>blocks<th>sends<th>receives</tr>"]
     for device, part in graph.partition().parts.items():
-        operations = [node.operation for context in part.contexts for node in context.nodes]
+        operations = [node.operation for node in part.nodes]
         counts = [
             sum(isinstance(item, kind) for item in operations) for kind in (Block, Send, Recv)
         ]

@@ -27,6 +27,7 @@ from penstock.run.native.kernels import Arguments, Kernel, LoopKernels
 from penstock.run.native.plain import PlainRows, run_rows
 from penstock.run.native.printing import DIVIDED_BY_ZERO, FACT, INTERRUPTED, LINE, REPORT, ROW
 from penstock.run.native.scalars import take_apart
+from penstock.run.sharing import Sharing
 
 
 class RowLoopBlock(RunnableBlock):
@@ -71,9 +72,9 @@ class RowLoopBlock(RunnableBlock):
         return NativeCall(self.kernels.forward())
 
     @cached_property
-    def whole_numbers(self) -> tuple[int, ...]:
-        """None that count: rows of a loop are run by themselves anyway."""
-        return ()
+    def sharing(self) -> Sharing:
+        """Rows of a loop are run by themselves anyway."""
+        return Sharing(self.block, self.inputs, may_share=False)
 
     def plain_function(self) -> None:
         """There is none: native code is compiled already."""

@@ -78,7 +78,7 @@ def is_whole_loop(block: Block) -> bool:
 
 def _closed_on(graph: Graph) -> set[str]:
     """The kinds of devices on which loops of row-wise arithmetic are closed."""
-    nodes = (node.operation for context in graph.contexts for node in context.nodes)
+    nodes = (node.operation for node in graph.nodes)
     blocks = [item for item in nodes if isinstance(item, Block) and is_closed_loop(item)]
     rowwise = [block for block in blocks if not is_whole_loop(block)]
     return {device_of_loop(block).split(":")[0] for block in rowwise}

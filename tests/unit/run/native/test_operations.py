@@ -11,7 +11,7 @@ import torch
 
 import penstock as ps
 from penstock.passes.row_operations import ROW_OPS
-from penstock.run.native.choice import is_closed_loop
+from tests.loop_programs import is_native
 from tests.triton_in_python import triton_in_python
 
 
@@ -144,11 +144,6 @@ def in_a_loop(calls):
     return program, straight
 
 
-def assert_is_native(function, *arguments):
-    blocks = [node.operation for node in function.graph(*arguments).contexts[0].nodes]
-    assert any(hasattr(block, "nodes") and is_closed_loop(block) for block in blocks)
-
-
 def pairs(values, dtype):
     x, y = torch.tensor(values, dtype=dtype), torch.tensor(values, dtype=dtype)
     return x.repeat_interleave(len(values)), y.repeat(len(values))
@@ -162,7 +157,7 @@ EDGES = [0.0, -0.0, 1.0, -1.0, 0.3, -2.5, 1.7, 30.0, math.inf, -math.inf, math.n
 def test_values_of_floats_equal_those_of_torch(dtype, table):
     program, straight = in_a_loop(table.values())
     x, y = pairs(EDGES, dtype)
-    assert_is_native(program, x[0], y[0])
+    assert is_native(program, x[0], y[0])
     actual = program.map(x, y, out="stack")
     for name, left, right in zip(table, actual, straight(x, y), strict=True):
         assert left.dtype == right.dtype, name

@@ -4,17 +4,21 @@ import pytest
 import torch
 
 import penstock as ps
-from penstock.errors import DivisionByZeroError
 from penstock.run.native import device_block, triton_launching
-from penstock.run.native.choice import native_loops
 from penstock.run.native.kernels import Kernel, Parameter
 from penstock.run.native.triton_compiling import source_of
+from tests.loop_programs import (
+    LOOPS,
+    assert_same_as_interpreted,
+    assert_the_first_division_by_zero_is_named,
+    backward_one_by_one,
+    relaxation,
+    values_and_gradients,
+)
 from tests.semantics.agreement import ask_for_gradients, assert_agree, gradients
 from tests.semantics.programs import PROGRAMS
 from tests.semantics.ways import WITH_CLOSED_LOOPS, run_map, run_plain
 from tests.triton_in_python import triton_in_python
-from tests.unit.run.native.test_loops import doubles, make_relaxation
-from tests.unit.run.native.test_loops import gradients as values_and_gradients
 
 
 def fresh(name):
@@ -44,77 +48,9 @@ def test_gradients_of_the_table_agree_with_plain_python(name):
             assert_agree(actual[path], grad, path)
 
 
-def assert_same_as_interpreted(make, columns, captured=()):
-    """A function that `make` makes gives the same as Triton kernels and in the machine."""
-    with triton_in_python():
-        device = values_and_gradients(make(), columns, captured)
-    with native_loops(False):
-        plain = values_and_gradients(make(), columns, captured)
-    for left, right in zip((*device[0], *device[1]), (*plain[0], *plain[1]), strict=True):
-        assert (left is None) == (right is None)
-        if right is not None:
-            torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-9)
-
-
-def test_rows_of_very_different_length_and_a_captured_rate():
-    rate = torch.tensor(0.02, dtype=torch.float64, requires_grad=True)
-    columns = doubles(1.0, 0.0, 0.999, -0.5), doubles(1.0, 1.0, 1.0, 1.0)
-    assert_same_as_interpreted(make_relaxation(rate), columns, [rate])
-
-
-def make_nested():
-    @ps.function
-    def program(x, y, n):
-        for i in range(n):
-            j = 0
-            while j < i:
-                if x > y:
-                    k = 0
-                    while k < j:
-                        y = torch.tanh(y + 0.2 * x)
-                        k += 1
-                    x = torch.sin(x * y) + 0.1 * i
-                else:
-                    y = y - (x * 0.3 if x < 0 else x * y)
-                j += 1
-            x = x + 0.5 * y
-        return x
-
-    return program
-
-
-def test_loops_and_branches_inside_each_other():
-    """The adjoint reads what branches have left, and how often their loops have run."""
-    columns = doubles(0.3, 1.2, -0.7, 0.9), doubles(0.5, -0.2, 0.4, 1.1), torch.tensor([0, 1, 3, 6])
-    assert_same_as_interpreted(make_nested, columns)
-
-
-def test_small_tensors_and_a_result_that_only_some_rows_reach():
-    weight = torch.tensor([0.2, -0.3, 0.4], dtype=torch.float64, requires_grad=True)
-
-    def make():
-        @ps.function
-        def program(x, y):
-            while x.abs().max() > 0.5:
-                x = x * 0.8 - weight * x.sum() * 0.1
-                y = x * 2
-            return x, y.sum()
-
-        return program
-
-    x = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-
-    def run(program):
-        a, b = (x * 0.8).requires_grad_(), x.clone().requires_grad_()
-        results = program.map(a, b)
-        total = sum(p.sum() + 3 * q for p, q in results)
-        return torch.autograd.grad(total, (a, b, weight))
-
-    with triton_in_python():
-        device = run(make())
-    with native_loops(False):
-        plain = run(make())
-    torch.testing.assert_close(device, plain, rtol=1e-9, atol=1e-9)
+@pytest.mark.parametrize("name", LOOPS)
+def test_triton_kernels_give_the_same_as_the_machine(name):
+    assert_same_as_interpreted(LOOPS[name], triton_in_python)
 
 
 def test_whole_numbers_and_truth_values():
@@ -138,62 +74,31 @@ def test_whole_numbers_and_truth_values():
 
 
 def test_a_division_by_zero_is_that_of_the_first_row_that_fails():
-    @ps.function
-    def program(n, d):
-        while n > 0:
-            n = n // d - 1  # the division
-            d = d - 1
-        return n
-
-    with triton_in_python(), pytest.raises(DivisionByZeroError) as caught:
-        program.map([1, 100, 3, 50], [5, 1, 3, 1])
-    message = str(caught.value)
-    assert "instance  1" in message
-    assert "test_triton.py" in message
-    assert "dividend  99" in message
-
-
-def test_maximum_iterations_ends_the_loop():
-    def make():
-        @ps.function
-        def program(x):
-            return ps.while_loop(lambda x: x < 100, lambda x: x * 1.5 + 1, x, maximum_iterations=4)
-
-        return program
-
-    assert_same_as_interpreted(make, (doubles(0.5, 99.0, 200.0),))
+    with triton_in_python():
+        assert_the_first_division_by_zero_is_named()
 
 
 def test_losses_go_backward_one_by_one():
     with triton_in_python():
-        program = make_relaxation(0.4)()
-        x = doubles(0.2, 0.9, -0.4).requires_grad_()
-        for loss in program.map(x, [1.0, 1.0, 0.7]):
-            loss.backward()
-        one, x.grad = x.grad, None
-        program.map(x, [1.0, 1.0, 0.7], out="stack").sum().backward()
-    torch.testing.assert_close(one, x.grad)
+        torch.testing.assert_close(*backward_one_by_one())
 
 
 def test_what_triton_does_not_compile_runs_by_torch_calls_and_one_line_says_so(monkeypatch, caplog):
     def refuse(kernel, device):
         raise RuntimeError("no PTX today")
 
-    rate = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
-    columns = doubles(1.0, 0.0), doubles(1.0, 1.0)
+    loop = LOOPS["trip counts of none, one and many"]
     device_block._say_what_failed.cache_clear()
     with triton_in_python():
         monkeypatch.setattr(triton_launching, "compile_kernel", refuse)
-        without = values_and_gradients(make_relaxation(rate)(), columns, [rate])
+        without = values_and_gradients(loop)
         with torch.no_grad():
-            make_relaxation(rate)().map(*columns)
+            relaxation(0.4).map(*loop.columns)
     messages = [record.message for record in caplog.records]
     assert messages == [
         "a loop on a CUDA device runs by torch calls, without Triton: RuntimeError: no PTX today"
     ]
-    torch.testing.assert_close(
-        without, values_and_gradients(make_relaxation(rate)(), columns, [rate])
-    )
+    torch.testing.assert_close(without, values_and_gradients(loop))
 
 
 # ---- the text ------------------------------------------------------------------------------------
