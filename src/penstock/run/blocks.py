@@ -173,6 +173,11 @@ class RunnableBlock:
         """How the batched form takes the block's parameters."""
         return [self._input(position, wire) for position, wire in enumerate(self.node.inputs)]
 
+    @cached_property
+    def input_devices(self) -> list[torch.device]:
+        """Where it takes them."""
+        return [torch.device(spec.device) for spec in self.inputs]
+
     def _input(self, position: int, wire: Wire) -> BlockInput:
         kind = wire.type
         assert isinstance(kind, TensorType)

@@ -9,6 +9,8 @@ that again.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,7 +27,7 @@ from penstock.plan.machine import Steps
 from penstock.plan.outcome import Outcome
 from penstock.plan.placed import PlacedPlanner
 from penstock.plan.planners import Planner, note_planned
-from penstock.plan.schedule import Array, Instruction, Read, Schedule
+from penstock.plan.schedule import Array, Chunk, Instruction, Read, Schedule
 from penstock.run.collector import collector_waits
 from penstock.run.faults import Numbers, note_uniform
 from penstock.run.fused.setting import Fusion
@@ -64,6 +66,9 @@ class Run(Runner):
     #: Rows hold what they read until they have fired, and results get their slots before.
     keeps_apart = True
     shares_rows = True
+    #: Whether few given values lie in one chunk with the first computed ones. A plan is shared by
+    #: runs that do so, with a memory policy or without.
+    joins_given = True
 
     def __init__(
         self,
@@ -97,6 +102,8 @@ class Run(Runner):
         self.captured: CapturedPlan | None = None
         #: The plan in a template, if it was run in one.
         self.poured: Poured | None = None
+        #: Whether no instruction was carried out since inputs were installed.
+        self.is_at_start = False
         self.uniform_nodes = executable.uniform_nodes
         self.schedule = Schedule(blocks=executable.block_names)
 
@@ -244,6 +251,16 @@ class Run(Runner):
         if self.keeping is not None:
             self.keeping.add(prepared)
         return answer
+
+    def _grow(self, chunks: Sequence[Chunk]) -> None:
+        if not self.joins_given or not self.is_at_start:
+            super()._grow(chunks)
+            return
+        self.is_at_start = False  # from here on ledgers know which chunks are given
+        for number, parts in groupby(chunks, attrgetter("arena")):
+            first, *others = parts
+            self.arena(number).grow_over_given(first.start, first.count)
+            super()._grow(others)
 
     def _find_uniform(self, number: int) -> None:
         self._compute_uniform(self.uniform_nodes[number])

@@ -99,6 +99,7 @@ def install_inputs(run: Run, columns: Columns, adopted: Adopted) -> None:
     """Put the data into the slots that they have got."""
     for span, values in input_values(run, columns, adopted):
         run.arena(span.arena).install(span.start, values)
+    run.is_at_start = True
 
 
 def input_values(

@@ -8,7 +8,7 @@ and which instance each row of the coming launches belongs to.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Protocol
 
@@ -211,7 +211,7 @@ class Runner:
         """Bytes that are held for a backward pass."""
         return 0
 
-    def _grow(self, chunks: Iterable[Chunk]) -> None:
+    def _grow(self, chunks: Sequence[Chunk]) -> None:
         for chunk in chunks:
             self.arena(chunk.arena).grow(chunk.start, chunk.count)
 
