@@ -28,9 +28,9 @@ class Mirror(NamedTuple):
 
 _highest, _WITHOUT_SIGN = np.maximum.reduce, np.dtype(np.uint64)
 
-#: Given values, and elements in them, up to which they are few: copying them costs next to nothing,
-#: and a segment that is computed again may keep them.
-FEW, FEW_ELEMENTS = 4, 1 << 14
+#: Elements of given values up to which copying them costs next to nothing, and segments that are
+#: computed again may keep them.
+FEW = 1 << 14
 
 #: A small number for each kind, which is compared faster.
 _likenesses: dict[Kind, int] = {}
@@ -76,19 +76,17 @@ class Arena:
         """A new chunk with room for `count` values."""
         self.install(start, self._new_chunk(count))
 
-    def grow_over_given(self, start: int, count: int) -> None:
-        """The same where all that there is was given: few values that end where the chunk begins
-        lie in it too, copied, so that launches that read both find one chunk. GPUs have graphs,
-        which know given chunks as they are.
+    def grow_over_given(self, count: int) -> None:
+        """The same behind values that were all given: where these are few, they are copied to the
+        new chunk, so that launches that read both find one chunk. GPUs have graphs, which know
+        given chunks as they are.
         """
-        given = self.chunks
-        held = sum(values.shape[0] for values in given)
-        is_few = held <= FEW and held * prod(self.kind.shape) <= FEW_ELEMENTS
-        if not given or held != start or not is_few or self.device.type != "cpu":
-            self.grow(start, count)
+        held = sum(values.shape[0] for values in self.chunks)
+        if held * prod(self.kind.shape) > FEW or self.device.type != "cpu":
+            self.grow(held, count)
             return
-        chunk = self._new_chunk(start + count)
-        torch.cat(given, out=chunk[:start])
+        chunk = self._new_chunk(held + count)
+        torch.cat(self.chunks, out=chunk[:held])
         self.starts, self.chunks = [0], [chunk]
 
     def _new_chunk(self, count: int) -> torch.Tensor:

@@ -174,9 +174,12 @@ class RunnableBlock:
         return [self._input(position, wire) for position, wire in enumerate(self.node.inputs)]
 
     @cached_property
-    def input_devices(self) -> list[torch.device]:
-        """Where it takes them."""
-        return [torch.device(spec.device) for spec in self.inputs]
+    def devices(self) -> list[torch.device | None]:
+        """Where it takes them, and then None for each result: it is where its arena is."""
+        return [
+            *(torch.device(spec.device) for spec in self.inputs),
+            *[None] * len(self.node.outputs),
+        ]
 
     def _input(self, position: int, wire: Wire) -> BlockInput:
         kind = wire.type

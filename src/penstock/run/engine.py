@@ -9,8 +9,6 @@ that again.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from itertools import groupby
-from operator import attrgetter
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -66,9 +64,9 @@ class Run(Runner):
     #: Rows hold what they read until they have fired, and results get their slots before.
     keeps_apart = True
     shares_rows = True
-    #: Whether few given values lie in one chunk with the first computed ones. A plan is shared by
-    #: runs that do so, with a memory policy or without.
-    joins_given = True
+    #: Whether values that all instances have lie in one chunk with the first computed ones. A plan
+    #: is shared by runs with a memory policy and without, which do alike.
+    joins_shared = True
 
     def __init__(
         self,
@@ -102,8 +100,8 @@ class Run(Runner):
         self.captured: CapturedPlan | None = None
         #: The plan in a template, if it was run in one.
         self.poured: Poured | None = None
-        #: Whether no instruction was carried out since inputs were installed.
-        self.is_at_start = False
+        #: For each arena how many slots hold such values, as long as nothing was carried out.
+        self.shared_slots: dict[int, int] = {}
         self.uniform_nodes = executable.uniform_nodes
         self.schedule = Schedule(blocks=executable.block_names)
 
@@ -253,14 +251,16 @@ class Run(Runner):
         return answer
 
     def _grow(self, chunks: Sequence[Chunk]) -> None:
-        if not self.joins_given or not self.is_at_start:
-            super()._grow(chunks)
-            return
-        self.is_at_start = False  # from here on ledgers know which chunks are given
-        for number, parts in groupby(chunks, attrgetter("arena")):
-            first, *others = parts
-            self.arena(number).grow_over_given(first.start, first.count)
-            super()._grow(others)
+        """Where nothing but shared values was given, the first chunk has them too. Ledgers look at
+        chunks once launches have begun, so later ones do not.
+        """
+        shared, self.shared_slots = self.shared_slots, {}
+        for chunk in chunks:
+            arena = self.arena(chunk.arena)
+            if self.joins_shared and shared.get(chunk.arena) == chunk.start:
+                arena.grow_over_given(chunk.count)
+            else:
+                arena.grow(chunk.start, chunk.count)
 
     def _find_uniform(self, number: int) -> None:
         self._compute_uniform(self.uniform_nodes[number])

@@ -132,12 +132,14 @@ def _size_of_step(step: Prepared) -> int:
     ways back.
     """
     if isinstance(step, PreparedLaunch):
-        launch = step.launch
-        slots = [item.slots for item in (*launch.operands, *launch.targets) if type(item) is Picks]
-        hosted = [item.values for item in launch.operands if type(item) is Hosted]
-        arrays = [*slots * (2 + MOST_WAYS), *hosted, step.instances]
-        objects = len(launch.operands) + len(launch.targets) + 1
-        return OBJECT_BYTES * objects + sum(array.nbytes for array in arrays)
+        items = (*step.launch.operands, *step.launch.targets)
+        size: int = OBJECT_BYTES * (len(items) + 1) + step.instances.nbytes
+        for item in items:
+            if type(item) is Picks:
+                size += (2 + MOST_WAYS) * item.slots.nbytes
+            elif type(item) is Hosted:
+                size += item.values.nbytes
+        return size
     if isinstance(step, PreparedStore):
         return 2 * size_of(step.store) + OBJECT_BYTES
     if isinstance(step, PreparedPadding):

@@ -95,53 +95,36 @@ class FusedLaunch:
         None where there is no code: slots of several chunks, dynamic sizes, or slots on another
         device that are written to.
         """
-        tensors, alike = self.tensors, []
-        for operand, device in zip(launch.operands, block.input_devices):
-            kind = type(operand)
+        tensors, alike = self.tensors, list[object]()
+        for item, device in zip((*launch.operands, *launch.targets), block.devices):
+            kind = type(item)
             if kind is Span or kind is Picks:  # several times as fast as asking for a union
-                likeness = self._take_slots(run, operand, device, indices)  # type: ignore[arg-type]
-                if likeness is None:
+                arena = run.arena(item.arena)  # type: ignore[union-attr]
+                starts = arena.starts
+                chunk = 0 if len(starts) == 1 else arena.chunk_of(item)  # type: ignore[arg-type]
+                if chunk is None or item.length is not None:  # type: ignore[union-attr]
                     return None
-                alike.append(likeness)
+                if device is None or device == arena.device:
+                    self.chunks.append((len(tensors), arena.number, chunk))
+                elif arena.is_given(chunk):
+                    self.mirrors.append((len(tensors), Mirror(arena.number, chunk, device)))
+                else:
+                    return None
+                alike.append(arena.likeness)
+                index = indices.find(item, device or arena.device, starts[chunk])  # type: ignore[arg-type]
+                self.is_found = self.is_found and type(index) is torch.Tensor
+                tensors += (None, index)
                 continue
             alike.append(kind)
             if kind is Shared:
-                self.wires.append((len(tensors), operand.wire))  # type: ignore[union-attr]
+                self.wires.append((len(tensors), item.wire))  # type: ignore[union-attr]
                 tensors.append(None)
             elif kind is Hosted:
-                values = torch.from_numpy(operand.values)  # type: ignore[union-attr]
+                values = torch.from_numpy(item.values)  # type: ignore[union-attr]
                 tensors.append(values.to(device, non_blocking=True))
             else:
                 return None
-        for target in launch.targets:
-            likeness = self._take_slots(run, target, None, indices)
-            if likeness is None:
-                return None
-            alike.append(likeness)
         return alike
-
-    def _take_slots(
-        self, run: Runner, source: Span | Picks, device: torch.device | None, indices: Indices
-    ) -> int | None:
-        """Take slots that are read on a device, or written (None) on their own."""
-        if source.length is not None:
-            return None
-        arena = run.arena(source.arena)
-        starts, place = arena.starts, len(self.tensors)
-        chunk = 0 if len(starts) == 1 else arena.chunk_of(source)
-        if chunk is None:
-            return None
-        if device is None or device == arena.device:
-            self.chunks.append((place, arena.number, chunk))
-        elif arena.is_given(chunk):
-            self.mirrors.append((place, Mirror(arena.number, chunk, device)))
-        else:
-            return None
-        index = indices.find(source, device or arena.device, starts[chunk])
-        if type(index) is not torch.Tensor:
-            self.is_found = False
-        self.tensors += (None, index)
-        return arena.likeness
 
 
 def run_form(form: FusedForm, rows: int, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
