@@ -107,7 +107,9 @@ class Taping(Runner):
     ) -> None:
         page = Page(step.launch, step.block, operands, results, instances=step.instances)
         page.indices = step.indices
-        if self._run_distinct(step, page) or self._run_fused(step, page):
+        asked = (operands, results, self.saves_rows)
+        is_done = self._save_bound(step, page, asked, self.run_bound(step, asked))
+        if is_done or self._run_distinct(step, page) or self._run_fused(step, page, asked):
             self.tape.entries.append(page)
             return
         arguments = step.arguments(self)
@@ -142,13 +144,22 @@ class Taping(Runner):
         page.save(results[count:], is_own=is_own)
         return True
 
-    def _run_fused(self, step: PreparedLaunch, page: Page) -> bool:
+    def _run_fused(self, step: PreparedLaunch, page: Page, asked: Asked) -> bool:
         """Do the whole launch compiled, if the block is worth it by now."""
         if not step.block.is_hot("forward", page.rows) or self.checks_nan:
             return False
-        asked = (page.operands, page.results, self.saves_rows)
         fused = step.fused_for(self, asked, lambda run: self._bind(step, asked))
-        saved = None if fused is None else fused.run(self)
+        return self._save_bound(step, page, asked, None if fused is None else fused.run(self))
+
+    def _save_bound(
+        self,
+        step: PreparedLaunch,
+        page: Page,
+        asked: Asked,
+        saved: Sequence[torch.Tensor] | None,
+    ) -> bool:
+        """Keep what a launch gives that was bound; False where it has given nothing."""
+        fused = step.fused.get(asked)
         if fused is None or saved is None:
             return False
         page.form, page.sizes = step.training[asked]

@@ -66,6 +66,7 @@ class Placing(Run):
     #: Plans of runs that take turns in another manner are others.
     manner = b"in turn"
     shares_rows = False
+    joins_shared = False
     #: The digest of the whole schedule, in the end.
     digest: bytes
 

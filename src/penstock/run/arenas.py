@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,10 @@ class Mirror(NamedTuple):
 
 
 _highest, _WITHOUT_SIGN = np.maximum.reduce, np.dtype(np.uint64)
+
+#: Elements of given values up to which copying them costs next to nothing, and segments that are
+#: computed again may keep them.
+FEW = 1 << 14
 
 #: A small number for each kind, which is compared faster.
 _likenesses: dict[Kind, int] = {}
@@ -69,11 +74,27 @@ class Arena:
 
     def grow(self, start: int, count: int) -> None:
         """A new chunk with room for `count` values."""
+        self.install(start, self._new_chunk(count))
+
+    def grow_over_given(self, count: int) -> None:
+        """The same behind values that were all given: where these are few, they are copied to the
+        new chunk, so that launches that read both find one chunk. GPUs have graphs, which know
+        given chunks as they are.
+        """
+        held = sum(values.shape[0] for values in self.chunks)
+        if held * prod(self.kind.shape) > FEW or self.device.type != "cpu":
+            self.grow(held, count)
+            return
+        chunk = self._new_chunk(held + count)
+        torch.cat(self.chunks, out=chunk[:held])
+        self.starts, self.chunks = [0], [chunk]
+
+    def _new_chunk(self, count: int) -> torch.Tensor:
         shape = (count, *self.kind.shape)
         chunk = torch.empty(shape, dtype=self.dtype, device=self.device)
         # First: a chunk that others see and that is not recycled is an input.
         self.recycled.add(chunk.untyped_storage().data_ptr())
-        self.install(start, chunk)
+        return chunk
 
     def forget(self) -> None:
         """Let go of all values."""

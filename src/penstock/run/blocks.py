@@ -165,6 +165,14 @@ class RunnableBlock:
         """How the batched form takes the block's parameters."""
         return [self._input(position, wire) for position, wire in enumerate(self.node.inputs)]
 
+    @cached_property
+    def devices(self) -> list[torch.device | None]:
+        """Where it takes them, and then None for each result: it is where its arena is."""
+        return [
+            *(torch.device(spec.device) for spec in self.inputs),
+            *[None] * len(self.node.outputs),
+        ]
+
     def _input(self, position: int, wire: Wire) -> BlockInput:
         kind = wire.type
         assert isinstance(kind, TensorType)

@@ -61,12 +61,14 @@ def may_be_distinct(step: PreparedLaunch) -> bool:
     sharing = step.block.sharing
     if _is_always.get():
         return bool(sharing.whole_numbers)
-    return step.launch.rows >= LEAST_ROWS and sharing.has_products and bool(sharing.whole_numbers)
+    if step.launch.rows < LEAST_ROWS:
+        return False
+    return sharing.has_products and bool(sharing.whole_numbers)
 
 
 def find_distinct(run: Runner, step: PreparedLaunch) -> DistinctRows | None:
     """The distinct rows of a launch; None where it is to be run for all rows."""
-    if not run.shares_rows or run.checks_nan or not may_be_distinct(step):
+    if not run.may_share(step) or run.checks_nan:
         return None
     found = step.arguments(run)
     arguments = [item for item in found if isinstance(item, torch.Tensor)]

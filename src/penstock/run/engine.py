@@ -25,7 +25,7 @@ from penstock.plan.machine import Steps
 from penstock.plan.outcome import Outcome
 from penstock.plan.placed import PlacedPlanner
 from penstock.plan.planners import Planner, note_planned
-from penstock.plan.schedule import Array, Instruction, Read, Schedule
+from penstock.plan.schedule import Array, Chunk, Instruction, Read, Schedule
 from penstock.run.collector import collector_waits
 from penstock.run.faults import Numbers, note_uniform
 from penstock.run.fused.setting import Fusion
@@ -64,6 +64,9 @@ class Run(Runner):
     #: Rows hold what they read until they have fired, and results get their slots before.
     keeps_apart = True
     shares_rows = True
+    #: Whether values that all instances have lie in one chunk with the first computed ones. A plan
+    #: is shared by runs with a memory policy and without, which do alike.
+    joins_shared = True
 
     def __init__(
         self,
@@ -97,6 +100,8 @@ class Run(Runner):
         self.captured: CapturedPlan | None = None
         #: The plan in a template, if it was run in one.
         self.poured: Poured | None = None
+        #: For each arena how many slots hold such values, as long as nothing was carried out.
+        self.shared_slots: dict[int, int] = {}
         self.uniform_nodes = executable.uniform_nodes
         self.schedule = Schedule(blocks=executable.block_names)
 
@@ -244,6 +249,18 @@ class Run(Runner):
         if self.keeping is not None:
             self.keeping.add(prepared)
         return answer
+
+    def _grow(self, chunks: Sequence[Chunk]) -> None:
+        """Where nothing but shared values was given, the first chunk has them too. Ledgers look at
+        chunks once launches have begun, so later ones do not.
+        """
+        shared, self.shared_slots = self.shared_slots, {}
+        for chunk in chunks:
+            arena = self.arena(chunk.arena)
+            if self.joins_shared and shared.get(chunk.arena) == chunk.start:
+                arena.grow_over_given(chunk.count)
+            else:
+                arena.grow(chunk.start, chunk.count)
 
     def _find_uniform(self, number: int) -> None:
         self._compute_uniform(self.uniform_nodes[number])

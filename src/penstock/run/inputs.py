@@ -99,6 +99,17 @@ def install_inputs(run: Run, columns: Columns, adopted: Adopted) -> None:
     """Put the data into the slots that they have got."""
     for span, values in input_values(run, columns, adopted):
         run.arena(span.arena).install(span.start, values)
+    run.shared_slots = _count_shared(run, adopted)
+
+
+def _count_shared(run: Run, adopted: Adopted) -> dict[int, int]:
+    """For each arena how many slots hold a value that all instances have."""
+    counts: dict[int, int] = {}
+    for entry, spans in zip(run.executable.graph.inputs, adopted, strict=True):
+        if entry.uniform is not None:
+            for span in spans:
+                counts[span.arena] = counts.get(span.arena, 0) + span.count
+    return counts
 
 
 def input_values(

@@ -66,6 +66,7 @@ class OnQueues(Runner):
     planner: PlacedPlanner
     flight: Flight
     shares_rows = False
+    joins_shared = False
     #: Few, so that devices have something to do soon.
     window = 32
     #: Says to the thread of a device where in the schedule it is, as an `Order`.

@@ -8,7 +8,7 @@ and which instance each row of the coming launches belongs to.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
 from typing import Protocol
 
@@ -37,6 +37,7 @@ from penstock.run.distinct import launch_distinct, may_be_distinct
 from penstock.run.faults import Numbers, note_launch
 from penstock.run.fused.binding import FusedLaunch
 from penstock.run.fused.indices import Indices
+from penstock.run.fused.setting import Fusion
 from penstock.run.memory.exhaustion import is_out_of_memory, note_exhausted
 from penstock.run.memory.lasting import give_back_lasting
 from penstock.run.nans import check_launch
@@ -175,7 +176,10 @@ class Runner:
         answer = step = None
         try:
             for step in steps:
-                answer = self._step_with_room(step)
+                try:
+                    answer = self._step(step)
+                except Exception as error:
+                    answer = self._step_with_room(step, error)
         except Exception as error:
             launched = step if isinstance(step, PreparedLaunch) else None
             block, rows = (launched.block, launched.launch.rows) if launched else (None, 0)
@@ -183,15 +187,12 @@ class Runner:
             raise
         return answer
 
-    def _step_with_room(self, step: Prepared) -> list[Array] | None:
-        """Carry out a step; once more where an allocation fails and memory is given back that was
-        kept for later calls.
+    def _step_with_room(self, step: Prepared, error: Exception) -> list[Array] | None:
+        """Carry out a step once more where an allocation has failed and memory is given back that
+        was kept for later calls.
         """
-        try:
-            return self._step(step)
-        except Exception as error:
-            if not is_out_of_memory(error) or not is_repeatable(step) or not give_back_lasting():
-                raise
+        if not is_out_of_memory(error) or not is_repeatable(step) or not give_back_lasting():
+            raise error
         return self._step(step)
 
     def straight_launch(self, step: Prepared) -> tuple[FusedLaunch, Note | None] | None:
@@ -211,7 +212,7 @@ class Runner:
         """Bytes that are held for a backward pass."""
         return 0
 
-    def _grow(self, chunks: Iterable[Chunk]) -> None:
+    def _grow(self, chunks: Sequence[Chunk]) -> None:
         for chunk in chunks:
             self.arena(chunk.arena).grow(chunk.start, chunk.count)
 
@@ -284,7 +285,7 @@ class Runner:
         return [values.cpu().numpy() for values in gathered]
 
     def _launch(self, step: PreparedLaunch) -> None:
-        if launch_distinct(self, step):
+        if self.run_bound(step, "inference") is not None or launch_distinct(self, step):
             return
         if step.block.is_hot("inference", step.launch.rows) and not self.checks_nan:
             fused = step.fused_for(self, "inference", step.bind)
@@ -298,6 +299,15 @@ class Runner:
             raise
         self.check(step, arguments, outputs)
         step.store(self, outputs)
+
+    def run_bound(self, step: PreparedLaunch, what: Hashable) -> Sequence[torch.Tensor] | None:
+        """What a launch gives that was bound ahead for some purpose; None where it goes the usual
+        way.
+        """
+        fused = step.fused.get(what)
+        if fused is None or Fusion.mode == "never" or self.checks_nan or self.may_share(step):
+            return None
+        return fused.run(self)
 
     @property
     def checks_nan(self) -> bool:

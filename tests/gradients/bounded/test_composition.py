@@ -298,3 +298,37 @@ def test_every_policy_holds_on_several_devices(policy, budget, w):
     assert_same(torch.autograd.grad(scalar(rows), [x, w]), expected, policy)
     with pytest.raises(RuntimeError, match="a second time"):
         torch.autograd.grad(scalar(rows), [x, w])
+
+
+@by_policy
+@pytest.mark.parametrize("policy_is_first", [True, False])
+def test_a_segment_that_runs_again_has_values_that_all_instances_start_from(
+    w, policy, budget, policy_is_first
+):
+    """Runs with a policy and without share plans, in which these lie with computed values."""
+    start, x = torch.full((6,), 0.3, requires_grad=True), inputs().detach()
+
+    @ps.function
+    def from_start(number, n, w):
+        def step(k, h):
+            return k + 1, torch.tanh(h @ w + start + x[number]) * torch.sigmoid(h)
+
+        return ps.while_loop(lambda k, h: k < n, step, (0, start))[1]
+
+    def gradients(policy, budget):
+        with ps.memory(policy, budget=budget):
+            rows = from_start.map([0, 1, 2, 3], LENGTHS, ps.shared(w))
+        loss = scalar(rows)
+        first = torch.autograd.grad(loss, (w, start), retain_graph=True)
+        return loss, first, torch.autograd.grad(loss, (w, start))
+
+    runs = [(policy, budget), ("keep", None)]
+    found = [gradients(*run) for run in (runs if policy_is_first else runs[::-1])]
+    h = [start] * 4
+    for row, count in enumerate(LENGTHS):
+        for _ in range(count):
+            h[row] = torch.tanh(h[row] @ w + start + x[row]) * torch.sigmoid(h[row])
+    loss = scalar(h)
+    once = torch.autograd.grad(loss, (w, start))
+    for each in found:
+        torch.testing.assert_close(each, (loss, once, once), rtol=1e-5, atol=1e-5)

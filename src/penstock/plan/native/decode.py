@@ -54,11 +54,14 @@ class _Form(NamedTuple):
     #: For each operand the uniform value that it is, its arena, or the dtype of its host values.
     operands: tuple[Shared | int | str, ...]
     targets: tuple[int, ...]
+    #: How many operands and results a record tells of.
+    listed: int
 
-    @property
-    def listed(self) -> int:
-        """How many operands and results a record tells of."""
-        return len(self.targets) + sum(type(operand) is not Shared for operand in self.operands)
+    @staticmethod
+    def of(operands: Sequence[Shared | int | str], targets: Sequence[int]) -> _Form:
+        """The form of launches with these operands and targets."""
+        told = sum(type(operand) is not Shared for operand in operands)
+        return _Form(tuple(operands), tuple(targets), told + len(targets))
 
     def padded(self, arena: int, which: int) -> _Form:
         """The form of launches that take one operand from an arena of padded copies, and behind all
@@ -67,7 +70,7 @@ class _Form(NamedTuple):
         places = [k for k, operand in enumerate(self.operands) if type(operand) is not Shared]
         operands = [*self.operands, "int64"]
         operands[places[which]] = arena
-        return _Form(tuple(operands), self.targets)
+        return _Form.of(operands, self.targets)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,7 +156,7 @@ def _form(node: Node, program: NativeProgram) -> _Form:
             operands.append(dtype_of(wire))
         else:
             operands.append(program.arena_of(wire))
-    return _Form(tuple(operands), tuple(program.arena_of(wire) for wire in node.outputs))
+    return _Form.of(operands, [program.arena_of(wire) for wire in node.outputs])
 
 
 def _slots(arena: int, heads: list[int], at: int, data: Integers) -> Span | Picks:

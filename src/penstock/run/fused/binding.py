@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ from penstock.plan.schedule import (
     concatenate,
     slots_of,
 )
-from penstock.run.arenas import Arena, Mirror
+from penstock.run.arenas import Mirror
 from penstock.run.batched import BlockInput
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.blocks import RunnableBlock
@@ -42,7 +41,8 @@ log = logging.getLogger("penstock")
 #: Slots up to which a set is faster than sorting.
 FEW = 200
 
-_device = cache(torch.device)
+#: What launches with the same code have in common; None where there is no code.
+Likeness: TypeAlias = "list[object] | None"
 
 
 class FusedLaunch:
@@ -50,14 +50,16 @@ class FusedLaunch:
 
     __slots__ = ("chunks", "form", "is_found", "mirrors", "rows", "tensors", "wires")
 
-    def __init__(self, form: FusedForm, rows: int) -> None:
-        self.form = form
+    #: Found when all is known that it takes.
+    form: FusedForm
+
+    def __init__(self, rows: int) -> None:
         self.rows = rows
         #: What the code takes, in order: slots and host values, which are the same in every run,
         #: and None for what a run must say.
         self.tensors: list[Any] = []
         #: Whether slots are on their device, so that all are tensors now.
-        self.is_found = False
+        self.is_found = True
         #: What a run must say: at which place which chunk of which arena, which of them on another
         #: device, and which uniform value.
         self.chunks: list[tuple[int, int, int]] = []
@@ -88,23 +90,41 @@ class FusedLaunch:
             tensors[place] = run.mirror(mirror)
         return tensors
 
-    def add_slots(
-        self, arena: Arena, source: Span | Picks, device: torch.device, indices: Indices
-    ) -> bool:
-        """Take a chunk and slots of it; False where several chunks have them, or one that is on
-        another device and is written to.
+    def take(self, run: Runner, launch: Launch, block: RunnableBlock, indices: Indices) -> Likeness:
+        """Take what the code reads and writes; what launches with the same code have in common.
+        None where there is no code: slots of several chunks, dynamic sizes, or slots on another
+        device that are written to.
         """
-        chunk = arena.chunk_of(source)
-        if chunk is None:
-            return False
-        if arena.device == device:
-            self.chunks.append((len(self.tensors), arena.number, chunk))
-        elif arena.is_given(chunk):
-            self.mirrors.append((len(self.tensors), Mirror(arena.number, chunk, device)))
-        else:
-            return False
-        self.tensors += (None, indices.find(source, device, arena.starts[chunk]))
-        return True
+        tensors, alike = self.tensors, list[object]()
+        for item, device in zip((*launch.operands, *launch.targets), block.devices):
+            kind = type(item)
+            if kind is Span or kind is Picks:  # several times as fast as asking for a union
+                arena = run.arena(item.arena)  # type: ignore[union-attr]
+                starts = arena.starts
+                chunk = 0 if len(starts) == 1 else arena.chunk_of(item)  # type: ignore[arg-type]
+                if chunk is None or item.length is not None:  # type: ignore[union-attr]
+                    return None
+                if device is None or device == arena.device:
+                    self.chunks.append((len(tensors), arena.number, chunk))
+                elif arena.is_given(chunk):
+                    self.mirrors.append((len(tensors), Mirror(arena.number, chunk, device)))
+                else:
+                    return None
+                alike.append(arena.likeness)
+                index = indices.find(item, device or arena.device, starts[chunk])  # type: ignore[arg-type]
+                self.is_found = self.is_found and type(index) is torch.Tensor
+                tensors += (None, index)
+                continue
+            alike.append(kind)
+            if kind is Shared:
+                self.wires.append((len(tensors), item.wire))  # type: ignore[union-attr]
+                tensors.append(None)
+            elif kind is Hosted:
+                values = torch.from_numpy(item.values)  # type: ignore[union-attr]
+                tensors.append(values.to(device, non_blocking=True))
+            else:
+                return None
+        return alike
 
 
 def run_form(form: FusedForm, rows: int, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
@@ -137,41 +157,19 @@ def bind_launch(
     returned: int = 0,
 ) -> FusedLaunch | None:
     """A launch whose function gives the block's results and then `returned` more values."""
-    items = (*launch.operands, *launch.targets)
-    key = (half, function, returned, *[_likeness(run, item) for item in items])
+    made = FusedLaunch(launch.rows)
+    alike = made.take(run, launch, block, indices) if launch.rows else None
+    if alike is None or not (run.keeps_apart or are_apart(launch)):
+        return None
+    key = (half, function, returned, *alike)
     forms = block.fused_forms
     if key not in forms:
         code = _code(run, launch, block, function, returned)
         forms[key] = None if code is None else known_form(block, code, half)
-    form: FusedForm | None = forms[key]
-    if form is None or not (run.keeps_apart or are_apart(launch)):
+    if forms[key] is None:
         return None
-    made = FusedLaunch(form, launch.rows)
-    for operand, spec in zip(launch.operands, block.inputs):
-        kind = type(operand)
-        if kind is Shared:
-            made.wires.append((len(made.tensors), operand.wire))  # type: ignore[union-attr]
-            made.tensors.append(None)
-        elif kind is Hosted:
-            values = torch.from_numpy(operand.values)  # type: ignore[union-attr]
-            made.tensors.append(values.to(spec.device, non_blocking=True))
-        else:
-            arena = run.arena(operand.arena)  # type: ignore[union-attr]
-            if not made.add_slots(arena, operand, _device(spec.device), indices):  # type: ignore[arg-type]
-                return None
-    for target in launch.targets:
-        arena = run.arena(target.arena)
-        if not made.add_slots(arena, target, arena.device, indices):
-            return None
+    made.form = forms[key]
     return made
-
-
-def _likeness(run: Runner, item: Operand) -> object:
-    """What launches with the same code have in common."""
-    kind = type(item)
-    if kind is Span or kind is Picks:  # several times as fast as asking for a union
-        return run.arena(item.arena).likeness if item.length is None else None  # type: ignore[union-attr]
-    return kind
 
 
 def _code(
