@@ -57,7 +57,15 @@ FEW = 12 if settings().max_examples < 100 else settings().max_examples
 
 @pytest.mark.parametrize(
     "way",
-    ["map", "map_tiny_lookahead", "map_windows", "swapped", "recomputed", "map_partitioned"],
+    [
+        "map",
+        "map_tiny_lookahead",
+        "map_windows",
+        "swapped",
+        "recomputed",
+        "divided",
+        "map_partitioned",
+    ],
 )
 @settings(report_multiple_bugs=False, max_examples=FEW)
 @given(drawn=programs_with_instances())

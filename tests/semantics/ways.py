@@ -17,6 +17,7 @@ from unittest.mock import patch
 import torch
 
 import penstock as ps
+from penstock.autodiff.bounded import dividing
 from penstock.passes import windows
 from penstock.plan.limits import limits
 from penstock.plan.planners import planning
@@ -117,6 +118,18 @@ def run_recomputed(case: Case) -> list[Any]:
         return run_map(case)
 
 
+def run_divided(case: Case) -> list[Any]:
+    """The same, and launches run row by row, where they can be divided."""
+    with patch.object(dividing, "LEAST_ROWS", 1), ps.memory("recompute", budget=2):
+        return run_map(case)
+
+
+def run_divided_and_swapped(case: Case) -> list[Any]:
+    """The same, and what is saved for each row leaves memory by itself."""
+    with patch.object(dividing, "LEAST_ROWS", 1), ps.memory("swap", budget=2):
+        return run_map(case)
+
+
 def run_converted(case: Case) -> list[Any]:
     """The plain program with its control flow converted, one instance at a time."""
     return [case.converted(*instance) for instance in case.instances]
@@ -166,6 +179,8 @@ WAYS: dict[str, Way] = {
     "map_poured": run_map_poured,
     "swapped": run_swapped,
     "recomputed": run_recomputed,
+    "divided": run_divided,
+    "divided_and_swapped": run_divided_and_swapped,
     "converted_eager": run_converted_eager,
     "converted": run_converted,
     "converted_map": run_converted_map,
@@ -183,7 +198,7 @@ RECORDED = ("recorded_map", "recorded_calls")
 WITHOUT_GRAPH = ("plain", "eager", "converted_eager")
 
 #: The ways that differ from `map` in what is kept for gradients only.
-ONLY_TAPED = ("swapped", "recomputed")
+ONLY_TAPED = ("swapped", "recomputed", "divided", "divided_and_swapped")
 
 #: The ways whose planner is no `Machine`, and cannot be looked into.
 NOT_LOOKED_INTO = ("map_native", "map_collated")

@@ -111,7 +111,7 @@ class CallEnds:
         places = tuple(place for place, grad in flowing if grad is not None)
         reached = self.made.reached
         about = None if reached is None else reached.tobytes()
-        return self.run.wires, self.run.saves_rows, about, places
+        return self.run.wires, self.run.saves_rows, self.run.division, about, places
 
     # ---- gradients -------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from penstock.autodiff.backward import go_backward
+from penstock.autodiff.bounded.program_runs import BoundedRun
 from penstock.autodiff.bounded.queued import BoundedQueuedRun
-from penstock.autodiff.bounded.runs import BoundedRun
 from penstock.autodiff.call import DifferentiableCall, find_tensors
 from penstock.autodiff.ends import CallEnds
 from penstock.autodiff.poured import PouredTape

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
@@ -40,6 +41,8 @@ class Saved:
     #: None: no rows in it.
     dimension: int | None
     per_row: int | Polynomial
+    #: Bytes of each row; 0 where that depends on more than how many rows there are.
+    row_bytes: int = 0
 
     def select(self, values: torch.Tensor, rows: int, index: torch.Tensor) -> torch.Tensor:
         """The part of a saved value that belongs to some of the rows."""
@@ -110,8 +113,15 @@ class Halves:
         for dimension, size in enumerate(fact.shape):
             if isinstance(size, Polynomial) and any(ROWS in names for names, _ in size.terms):
                 one = {ROWS: 1, **{name: 1 for names, _ in size.terms for name in names}}
-                return Saved(self.keys[step], dimension, at(size, one))
+                return Saved(self.keys[step], dimension, at(size, one), _row_bytes(fact))
         return Saved(self.keys[step], None, 0)
+
+
+def _row_bytes(fact: TensorFact) -> int:
+    terms = [term for size in fact.shape if isinstance(size, Polynomial) for term in size.terms]
+    if any(names != (ROWS,) for names, _ in terms):
+        return 0
+    return prod(at(size, {ROWS: 1}) for size in fact.shape) * fact.dtype.itemsize
 
 
 def _key(step: Step, keys: dict[Step, object]) -> object:

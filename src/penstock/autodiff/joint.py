@@ -159,6 +159,8 @@ class TrainingForm:
         primals = len(code.inputs) - len(self.results)
         halves = self._halves(code, primals)
         self.saved = [halves.describe(step) for step in halves.saved]
+        #: Bytes that are saved for each row, as far as that is known.
+        self.row_bytes = sum(saved.row_bytes for saved in self.saved)
         outputs = (*code.outputs[:count], *halves.saved)
         steps = tuple(step for step in code.steps if step not in halves.is_backward)
         forward = optimise(StraightLine(code.inputs[:primals], steps, outputs).live())

@@ -191,7 +191,8 @@ class Taping(Runner):
         block = self.blocks[number]
         if block.plain_function() is None:
             return None
-        form = training_form(block, (), *self.flows(number))
+        flows = self.flows(number)
+        form = training_form(block, (), *flows, saves_rows=self.saves_rows)
         return form if isinstance(form, TrainingForm) else None
 
     def straight_launch(self, step: Prepared) -> tuple[FusedLaunch, Note | None] | None:

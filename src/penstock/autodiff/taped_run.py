@@ -32,6 +32,9 @@ class TapedRun(Taping, Run):
         #: The operands and results of blocks that carry gradients, as far as they were asked for.
         self.known_flows: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
 
+    #: What says in which pieces launches have run; None where all were whole.
+    division: Hashable = None
+
     @property
     def purpose(self) -> Hashable:
         """What a captured plan may serve for."""

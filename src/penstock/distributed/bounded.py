@@ -6,8 +6,8 @@ asked for again: a segment that runs again has kept those that it reads, and sen
 
 from __future__ import annotations
 
+from penstock.autodiff.bounded.program_runs import BoundedRun
 from penstock.autodiff.bounded.reversal import BoundedReversal
-from penstock.autodiff.bounded.runs import BoundedRun
 from penstock.distributed.queued import QueuedPlacedTapedRun
 from penstock.distributed.queued_reversal import QueuedPlacedReversal
 from penstock.distributed.reversal import PlacedReversal

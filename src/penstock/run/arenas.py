@@ -186,6 +186,11 @@ class Arena:
         self._scatter(slots, values)
 
     def _scatter(self, slots: Integers, values: torch.Tensor) -> None:
+        inside = self.chunk_of(Picks(self.number, slots))
+        if inside is not None:
+            index = self.index(slots - self.starts[inside])
+            self.chunks[inside].index_copy_(0, index, values)
+            return
         chunk_of = np.searchsorted(self.starts, slots, side="right") - 1
         for number in np.unique(chunk_of):
             mine = np.flatnonzero(chunk_of == number)

@@ -78,6 +78,8 @@ class PreparedLaunch:
     lent: dict[Hashable, Any] = field(default_factory=dict)
     #: The launch as it may be run compiled, by what it is run for; None where it cannot be.
     fused: dict[Hashable, FusedLaunch | None] = field(default_factory=dict)
+    #: The same in pieces of at most so many rows, for runs that hold little at a time.
+    pieces: tuple[int, tuple[PreparedLaunch, ...]] | None = None
     #: What profiles tell of the launch, found when one has looked.
     details: LaunchDetails | None = None
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import penstock as ps
-from penstock.autodiff.bounded.runs import BoundedRun
+from penstock.autodiff.bounded.program_runs import BoundedRun
 from penstock.plan.machine import Machine
 from penstock.run.memory import store as store_module
 from tests.gradients.bounded.runs import bounded_runs
@@ -248,7 +248,7 @@ def test_auto_swaps_and_runs_again_as_costs_say(w, monkeypatch):
     ("policy", "budget", "words"),
     [
         ("swap", 0, "Memory (swap, 0 B): 12 copies"),
-        ("recompute", 1000, "2 of 3 segments"),
+        ("recompute", 1000, "3 of 4 segments"),
         ("auto", None, "no allocation failed"),
         ("auto", "1GiB", "fits into the budget"),
     ],

@@ -95,7 +95,9 @@ def _nothing_left():
     raise AssertionError(f"left: {spill_threads()}, {open_files() - before} files")
 
 
-def test_a_full_disk_in_forward_is_an_error(w, monkeypatch):
+@pytest.mark.parametrize("at_once", [0, 1 << 20])
+def test_a_full_disk_in_forward_is_an_error(at_once, w, monkeypatch):
+    monkeypatch.setattr(spill_file, "AT_ONCE", at_once)
     x = inputs()
 
     def fail(*arguments):
@@ -114,7 +116,9 @@ def test_a_limit_on_the_size_of_files_is_an_error():
     assert done.returncode == 0, done.stderr
 
 
-def test_a_disk_that_fails_in_backward_is_an_error(w, monkeypatch):
+@pytest.mark.parametrize("at_once", [0, 1 << 20])
+def test_a_disk_that_fails_in_backward_is_an_error(at_once, w, monkeypatch):
+    monkeypatch.setattr(spill_file, "AT_ONCE", at_once)
     loss = loss_of(inputs(), w, "swap", 0)
     with monkeypatch.context() as patch:
         patch.setattr(os, "preadv", lambda *arguments: 0)
@@ -174,11 +178,14 @@ def test_an_error_in_backward_leaves_what_can_be_gone_through_again(
     torch.testing.assert_close(found, expected)
 
 
-def test_an_interrupt_while_copies_are_waited_for_loses_nothing(w, monkeypatch):
+@pytest.mark.parametrize(("kind", "at_once"), [("_Read", 0), ("_ReadAtOnce", 1 << 20)])
+def test_an_interrupt_while_copies_are_waited_for_loses_nothing(kind, at_once, w, monkeypatch):
+    monkeypatch.setattr(spill_file, "AT_ONCE", at_once)
+    reading = getattr(spill_file, kind)
     x = inputs()
     expected = torch.autograd.grad(loss_of(x, w), [x, w])
     loss = loss_of(x, w, "swap", 0)
-    original = spill_file._Read.settle
+    original = reading.settle
     count = 0
 
     def interrupted(self):
@@ -189,7 +196,7 @@ def test_an_interrupt_while_copies_are_waited_for_loses_nothing(w, monkeypatch):
         return original(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(spill_file._Read, "settle", interrupted)
+        patch.setattr(reading, "settle", interrupted)
         with pytest.raises(KeyboardInterrupt):
             torch.autograd.grad(loss, [x, w], retain_graph=True)
     assert all(map(torch.equal, torch.autograd.grad(loss, [x, w]), expected))

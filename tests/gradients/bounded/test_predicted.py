@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import penstock as ps
-from penstock.autodiff.bounded import runs as runs_module
+from penstock.autodiff.bounded import program_runs as runs_module
 from penstock.autodiff.bounded.predicting import Fitting, History, Predicted, Saved, Way, find_ways
+from penstock.autodiff.bounded.trying import Again, Trials
 from penstock.run.memory.costs import Bandwidth
 from penstock.run.windows import loop_windows
 from tests.fused import fused_without_compiler
@@ -130,3 +131,56 @@ def test_a_plan_with_inputs_beyond_the_budget_is_not_captured(w, monkeypatch):
     assert last_run().may_be_captured
     monkeypatch.setattr(runs_module, "input_bytes", lambda columns: 2 * MIB)
     assert not last_run().may_be_captured
+
+
+def timed_ways():
+    return [
+        Way("rows are swapped", True, False, 0.1),
+        Way("all is swapped", False, False, 0.2),
+        Way("segments run again", False, False, 0.3),
+        Way("too slow to be tried", False, False, 99.0),
+    ]
+
+
+def test_ways_that_may_be_the_fastest_are_tried_and_the_best_is_taken():
+    trials, ways, taken = Trials(), timed_ways(), []
+    seconds = {"rows are swapped": 3.0, "all is swapped": 1.0, "segments run again": 2.0}
+    for call in range(8):
+        first, *others = trials.order("some", ways, 1.0)
+        assert {first.name, *(way.name for way in others)} == {way.name for way in ways}
+        taken.append(first.name)
+        trials.note("some", first, seconds[first.name] + (5 if call % 2 else 0))
+    tried = ["rows are swapped", "all is swapped", "segments run again"]
+    assert taken == [name for name in tried for _ in "12"] + ["all is swapped"] * 2
+    assert trials.order("others", ways, 1.0)[0].name == "rows are swapped"
+
+
+def test_nothing_is_tried_where_all_fits():
+    trials = Trials()
+    ways = [Way("all is kept", False, True, 0.0), *timed_ways()]
+    for _ in range(5):
+        assert trials.order("some", ways, 1.0)[0].name == "all is kept"
+        trials.note("some", ways[0], 9.0)
+
+
+def test_calls_try_the_ways_and_settle(w, monkeypatch):
+    """Whatever is taken, gradients are the same and the budget holds."""
+    expected = train(w)[1]
+    train(w, "auto", "1MiB")
+    near = [way._replace(seconds=0.0) for way in timed_ways()[:3]]
+    monkeypatch.setattr(runs_module, "find_ways", lambda *facts: [*near, timed_ways()[3]])
+    noted = []
+    note = Trials.note
+
+    def counted(self, key, way, seconds):
+        noted.append(way.name)
+        note(self, key, way, seconds)
+
+    monkeypatch.setattr(Trials, "note", counted)
+    for _ in range(9):
+        strategy, found, text = train(w, "auto", 600)
+        assert strategy.ways[0].name in text or type(strategy) is Again
+        assert strategy.store.peak < 600 + 1000
+        torch.testing.assert_close(found, expected)
+    assert set(noted) == {way.name for way in near}
+    assert min(map(noted.count, set(noted))) >= 2

@@ -84,8 +84,12 @@ class Choosing(Recomputing):
             for parcel in self.take(run, step, page).parcels:
                 self._segments[parcel] = segment
 
-    def is_full(self, segment: Segment) -> bool:
-        """Whether a segment is to be closed."""
+    def held_beside(self, segment: Segment) -> int:
+        """Its rows: pages are in the store."""
+        return segment.row_bytes
+
+    def is_full(self, segment: Segment, more: int) -> bool:
+        """Whether a segment is to be closed before a launch that saves so many bytes."""
         assert self.policy.budget is not None
         return segment.bytes * SEGMENTS > self.policy.budget
 
@@ -100,6 +104,7 @@ class Choosing(Recomputing):
             self._back.earn(BACKWARD * seconds)
             self.ledger.clear()
             segment.is_closed = True
+            self.store.beside = 0
             self._close_rows(run, segment)
             self.tops.append(segment)
 
@@ -163,6 +168,8 @@ class Choosing(Recomputing):
     def enter(self, run: Bounded, page: Page) -> None:
         """Fetch a page, or make its segment again."""
         if page in self.pages:
+            if self.of_page.get(page) is not self.made_again:
+                self.leave_segment()
             self.bring(page)
         else:
             super().enter(run, page)
@@ -170,6 +177,9 @@ class Choosing(Recomputing):
     def leave(self, page: Page) -> None:
         """Give a page back that was fetched."""
         Swapping.leave(self, page)
+
+    def _open_bytes(self) -> int:
+        return 0
 
     @property
     def saved(self) -> Saved | None:

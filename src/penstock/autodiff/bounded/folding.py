@@ -31,30 +31,41 @@ def fold_last(tops: list[Segment], holdings: Holdings, most: int) -> bool:
     """Fold the last two segments, if they were folded equally often, less than `most` times."""
     if len(tops) < 2 or tops[-2].level != tops[-1].level or tops[-1].level >= most:
         return False
+    if tops[-1].is_apart:
+        return False
     folded = fold(tops[-2], tops[-1], holdings)
     if folded is None:
+        tops[-1].is_apart = True
         return False
     tops[-2:] = [folded]
     return True
 
 
-def fold_pairs(tops: list[Segment], holdings: Holdings, most: int) -> None:
-    """Fold all neighbours that were folded less than `most` times, from the first on."""
+def fold_pairs(tops: list[Segment], holdings: Holdings, most: int) -> bool:
+    """Fold all neighbours that were folded less than `most` times, from the first on; whether there
+    were any.
+    """
     made: list[Segment] = []
     for segment in tops:
         made.append(segment)
         fold_last(made, holdings, most)
+    has_folded = len(made) < len(tops)
     tops[:] = made
+    return has_folded
 
 
 def fold(first: Segment, second: Segment, holdings: Holdings) -> Segment | None:
-    """Both as one; None where nothing of the second can be made from the first."""
+    """Both as one; None where the first makes less than half of the rows of the second: running it
+    once more would cost much and save little.
+    """
     assert first.rows is not None
     assert second.rows is not None
     if not first.is_repeatable or not second.is_repeatable:
         return None
     missing = [not first.makes(rows) for rows in second.needs]
-    if missing and all(missing):
+    pairs = list(zip(second.needs, missing, strict=True))
+    made = sum(rows.bytes for rows, is_missing in pairs if not is_missing)
+    if not made or 2 * made < sum(rows.bytes for rows in second.needs):
         return None
     rows = first.rows
     if any(missing):
@@ -62,7 +73,7 @@ def fold(first: Segment, second: Segment, holdings: Holdings) -> Segment | None:
         chosen = [each for each, is_missing in zip(values, missing, strict=True) if is_missing]
         rows = rows.joined(holdings.hold(chosen, frozenset(second.rows.lent_places()), {}))
     holdings.drop(second.rows)
-    more = [each for each, is_missing in zip(second.needs, missing, strict=True) if is_missing]
+    more = [each for each, is_missing in pairs if is_missing]
     folded = Segment(first.start, needs=[*first.needs, *more], rows=rows, halves=(first, second))
     folded.level = 1 + max(first.level, second.level)
     folded.known = first.known.joined(second.known)

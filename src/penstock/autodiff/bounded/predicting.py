@@ -9,10 +9,11 @@ predicted to take the least time is taken. Predictions may be wrong: the budget 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from time import thread_time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -48,6 +49,8 @@ class History:
     saved: Saved
     watch: Stopwatch | None
     seconds: float = inf
+    #: What ways have taken, where they are tried; made and looked at by `trying`.
+    trials: Any = None
 
     def learn(self, size: int, *, saves_rows: bool) -> None:
         """A call has saved so many bytes; the other kind of page would have saved in proportion,
@@ -146,6 +149,11 @@ class Predicted(Swapping):
         self.store.early = 1.0 if self.way.is_kept else EARLY
 
     @property
+    def share(self) -> int | None:
+        """Where all pages are to be kept they may be as large as the budget."""
+        return self.policy.budget if self.way.is_kept else super().share
+
+    @property
     def way(self) -> Way:
         """The way that is taken."""
         return self.ways[0]
@@ -157,15 +165,19 @@ class Predicted(Swapping):
 
     def explain(self) -> str:
         """What was chosen, and why."""
-        saved = self.history.saved
-        others = ", ".join(f"{way.name} {1e3 * way.seconds:.3g} ms" for way in self.ways)
         again = " and the rest is computed again in backward halves" if self.way.saves_rows else ""
-        return (
-            f"Memory ({self.policy}): {self.way.name}{again}. An earlier call needed "
-            f"{in_words(saved.everything)} for all that backward reads, {in_words(saved.rows)} for "
-            f"the rows that launches read. Predicted beyond keeping all: {others} "
-            f"({bandwidth_of(saved.device)}; forward {1e3 * self.history.seconds:.3g} ms)."
-        )
+        return f"Memory ({self.policy}): {self.way.name}{again}. {told(self.history, self.ways)}"
+
+
+def told(history: History, ways: Sequence[Way]) -> str:
+    """What is known of ways."""
+    saved = history.saved
+    others = ", ".join(f"{way.name} {1e3 * way.seconds:.3g} ms" for way in ways)
+    return (
+        f"An earlier call needed {in_words(saved.everything)} for all that backward reads, "
+        f"{in_words(saved.rows)} for the rows that launches read. Predicted beyond keeping all: "
+        f"{others} ({bandwidth_of(saved.device)}; forward {1e3 * history.seconds:.3g} ms)."
+    )
 
 
 class Fitting(Predicted):

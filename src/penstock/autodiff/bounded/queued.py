@@ -11,8 +11,9 @@ from copy import copy
 from typing import Any
 
 from penstock.autodiff.bounded.choosing import strategy_for
+from penstock.autodiff.bounded.layouts import layout_of
 from penstock.autodiff.bounded.ledger import targets_of
-from penstock.autodiff.bounded.runs import Bounded, layout_of
+from penstock.autodiff.bounded.runs import Bounded
 from penstock.autodiff.page import Page
 from penstock.autodiff.queued import QueuedTapedRun
 from penstock.plan.schedule import Array
@@ -23,6 +24,7 @@ from penstock.run.prepared import Prepared, PreparedLaunch
 class BoundedQueuedRun(Bounded, QueuedTapedRun):
     """A run on several devices that follows a memory policy."""
 
+    divides = False
     #: The device that this is a part for; None: all of them.
     device: int | None = None
 

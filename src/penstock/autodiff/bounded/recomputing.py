@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from penstock.autodiff.bounded.dividing import page_bytes
 from penstock.autodiff.bounded.folding import (
     MOST_LEVELS,
     Frame,
@@ -18,7 +19,7 @@ from penstock.autodiff.bounded.folding import (
     fold_last,
     fold_pairs,
 )
-from penstock.autodiff.bounded.ledger import Ledger, Rows
+from penstock.autodiff.bounded.ledger import Ledger, Rows, bytes_to_keep
 from penstock.autodiff.bounded.segments import Segment, SegmentStep
 from penstock.autodiff.bounded.strategies import Swapping, bytes_of
 from penstock.autodiff.page import Page
@@ -62,14 +63,19 @@ class Recomputing(Swapping):
 
     def before(self, run: Bounded, step: Prepared) -> None:
         """Keep the rows that a step reads and that its segment has not made."""
-        if not self.segments or self.is_full(self.segments[-1]):
+        more = page_bytes(run, step)
+        if not self.segments or self.is_full(self.segments[-1], more):
             self.close(run)
             self.segments.append(Segment(len(run.tape.entries)))
         segment = self.segments[-1]
+        if self.policy.budget is not None:
+            self.store.make_room(more + bytes_to_keep(run, step))
         for rows, values in self.ledger.missing(run, step):
             self._rows.append(rows)
             segment.needs.append(rows)
             segment.values.append(values)
+            segment.row_bytes += rows.bytes
+        self.store.beside = self.held_beside(segment)
 
     def after(self, run: Bounded, step: Prepared, entry: Entry, seconds: float) -> None:
         """Note the step."""
@@ -92,15 +98,21 @@ class Recomputing(Swapping):
 
     def keep_page(self, run: Bounded, step: Prepared, page: Page, size: int) -> None:
         """The pages of the segment at work stay as they are."""
-        self.store.beside = self.segments[-1].bytes
+        self.store.beside = self.held_beside(self.segments[-1])
         self.store.make_room()
 
-    def is_full(self, segment: Segment) -> bool:
-        """Whether a segment is to be closed."""
+    def held_beside(self, segment: Segment) -> int:
+        """Bytes that the segment at work holds outside of the store."""
+        return segment.bytes + segment.row_bytes
+
+    def is_full(self, segment: Segment, more: int) -> bool:
+        """Whether a segment is to be closed before a launch that saves so many bytes."""
         least = max(self.kept_bytes, LEAST_SEGMENT)
-        if self.policy.budget is not None:
-            least = min(least, self.policy.budget // 2)
-        return segment.bytes > least
+        if self.policy.budget is None:
+            return segment.bytes > least
+        most = self.policy.budget // 2
+        would_be = segment.bytes + more if segment.bytes else 0
+        return segment.bytes > min(least, most) or would_be > most
 
     def close(self, run: Bounded) -> None:
         """Put the rows of the last segment into the store, and drop its pages."""
@@ -109,8 +121,10 @@ class Recomputing(Swapping):
         segment = self.segments[-1]
         segment.known = self.ledger.hand_over()
         segment.is_closed = True
+        self.store.beside -= segment.row_bytes
         self._close_rows(run, segment)
         self.forget(segment)
+        self.store.beside = 0
         if segment.rows is not None:
             self.tops.append(segment)
             self._fold()
@@ -122,7 +136,9 @@ class Recomputing(Swapping):
                 if self._rows_kept() <= self.policy.budget // 2 or self.level == MOST_LEVELS:
                     break
                 self.level += 1
-                fold_pairs(self.tops, self.holdings, self.level)
+                if not fold_pairs(self.tops, self.holdings, self.level):
+                    self.level -= 1  # what is too much leaves
+                    break
         self.kept_bytes = self._rows_kept()
 
     def _rows_kept(self) -> int:
@@ -150,6 +166,7 @@ class Recomputing(Swapping):
         """The last segment keeps its pages, which are wanted first."""
         if self.segments:
             self.segments[-1].values = []
+        self.store.beside = self._open_bytes()
         self.ledger.clear()
 
     def cut(self, run: Bounded, entries: Sequence[Entry]) -> None:
@@ -210,11 +227,15 @@ class Recomputing(Swapping):
         """Pages outside of the store share its budget: those that are made again, and those of the
         last segment, which was never closed.
         """
-        last = self.segments[-1]
-        is_there = not last.is_closed and not last.is_consumed
         below = sum(frame.more for frame in self.frames)
-        self.store.beside = segment.bytes + below + (last.bytes if is_there else 0)
-        self.store.make_room()
+        beside = segment.bytes + below + self._open_bytes()
+        self.store.make_room(beside - self.store.beside)
+        self.store.beside = beside
+
+    def _open_bytes(self) -> int:
+        """Bytes of the pages of a segment that was never closed, outside of the store."""
+        last = self.segments[-1] if self.segments else None
+        return 0 if last is None or last.is_closed or last.is_consumed else last.bytes
 
     def is_away(self, page: Page) -> bool:
         """Whether the values of a page have yet to come."""
@@ -231,6 +252,7 @@ class Recomputing(Swapping):
         if segment is None:
             return
         self.forget(segment)
+        self.store.beside = self._open_bytes()
         while self.frames and (following is None or not self.frames[-1].segment.has(following)):
             self.frames.pop()
         top = segment.top

@@ -24,6 +24,10 @@ class BoundedReversal(Reversal):
     taped: Bounded
     goes_straight = False
 
+    def __init__(self, run: Bounded, keep: bool, checks_nan: bool) -> None:
+        super().__init__(run, keep, checks_nan)
+        run.goes_back()
+
     def run(self, entries: Sequence[Entry]) -> WayBack | None:
         """Go through a tape from its end."""
         pages = [entry for entry in entries if isinstance(entry, Page) and entry.results]
@@ -93,8 +97,9 @@ def reversal_of(run: Taping, keep: bool, checks_nan: bool) -> Reversal:
         return BoundedQueuedReversal(run, keep, checks_nan)
     if isinstance(run, QueuedTapedRun):
         return QueuedReversal(run, keep, checks_nan)
-    kind = BoundedReversal if isinstance(run, Bounded) else Reversal
-    return kind(run, keep, checks_nan)
+    if isinstance(run, Bounded):
+        return BoundedReversal(run, keep, checks_nan)
+    return Reversal(run, keep, checks_nan)
 
 
 def graph_for(run: Taping) -> BoundedGraph | None:

@@ -7,30 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from math import inf
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from penstock.autodiff.bounded.choosing import Choosing, strategy_for
+from penstock.autodiff.bounded.choosing import strategy_for
+from penstock.autodiff.bounded.dividing import find_pieces, page_bytes
 from penstock.autodiff.bounded.folding import Values, gathered
-from penstock.autodiff.bounded.graphed import graph_of, input_bytes, may_be_graphed
-from penstock.autodiff.bounded.ledger import Rows, lent_ranges
-from penstock.autodiff.bounded.predicting import Fitting, History, Predicted, Stopwatch, find_ways
+from penstock.autodiff.bounded.graphed import graph_of, may_be_graphed
+from penstock.autodiff.bounded.layouts import Layout, layout_of
+from penstock.autodiff.bounded.ledger import Rows
 from penstock.autodiff.bounded.segments import Segment, SegmentStep
 from penstock.autodiff.forms import Form
 from penstock.autodiff.page import Page
 from penstock.autodiff.tape import Tape, Taping
-from penstock.autodiff.taped_run import TapedRun
-from penstock.autodiff.versions import check_version, version_of
 from penstock.calls.autocast import OFF, autocast_as
-from penstock.plan.schedule import Array, Kind, Shared, Span
+from penstock.plan.schedule import Array, Shared, Span
 from penstock.run.arenas import Arena
-from penstock.run.engine import Columns
-from penstock.run.kept_plans import KeptPlan
+from penstock.run.distinct import find_distinct
 from penstock.run.launch_graphs import device_of
-from penstock.run.memory.costs import bandwidth_of
 from penstock.run.memory.exhaustion import is_out_of_memory
 from penstock.run.memory.lasting import give_back_lasting
 from penstock.run.memory.policy import Policy
@@ -39,51 +35,22 @@ from penstock.run.prepared import Prepared, PreparedLaunch, PreparedReceipt, is_
 from penstock.run.recording import building_time
 
 
-class Layout(NamedTuple):
-    """How an arena is made up: inputs as they are, and how long other chunks are."""
-
-    kind: Kind
-    starts: list[int]
-    chunks: list[torch.Tensor | int]
-    #: The version of each input.
-    versions: list[int]
-    is_held: bool
-
-    def build(self, number: int) -> Arena:
-        """An arena like it, with values in inputs only."""
-        arena = Arena(self.kind, number)
-        for start, chunk, version in zip(self.starts, self.chunks, self.versions, strict=True):
-            if isinstance(chunk, int):
-                arena.grow(start, chunk)
-            else:
-                check_version(chunk, version)
-                arena.install(start, chunk)
-        return arena
-
-
-def layout_of(arena: Arena) -> Layout:
-    """How an arena is made up."""
-    if arena.is_held:
-        return Layout(arena.kind, [], [], [], True)
-    lent = {start for start, _ in lent_ranges(arena)}
-    chunks: list[torch.Tensor | int] = [
-        chunk if start in lent else len(chunk)
-        for start, chunk in zip(arena.starts, arena.chunks, strict=True)
-    ]
-    versions = [0 if isinstance(chunk, int) else version_of(chunk) for chunk in chunks]
-    return Layout(arena.kind, list(arena.starts), chunks, versions, False)
-
-
 class Bounded(Taping):
     """A run that leaves a tape inside bounds; comes before another kind of taped run."""
 
     goes_straight = False
-    #: What a page takes would depend on the numbers that rows read.
-    shares_rows = False
+    #: Whether wide launches may run in pieces.
+    divides = True
 
     def __init__(self, *args: Any, policy: Policy, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.strategy = strategy_for(policy)
+        #: For blocks that were looked at what they save for each row.
+        self.row_bytes: dict[int, int] = {}
+        #: The places on the tape where launches begin that run in pieces.
+        self.divided: list[int] = []
+        #: The launch that was found to fit with its distinct rows alone, and how many these are.
+        self.shared: tuple[PreparedLaunch, int] | None = None
         #: How arenas were made up when the run was over.
         self.layouts: list[Layout] | None = None
         #: Arenas in which segments run again, during a backward pass.
@@ -105,6 +72,40 @@ class Bounded(Taping):
             super()._step(step)
             self.strategy.received(self, step.copy.target)
             return None
+        pieces = self._pieces(step)
+        if len(pieces) == 1:
+            return self._told_step(step)
+        self.divided.append(len(self.tape.entries))
+        for piece in pieces:
+            self._told_step(piece)
+        return None
+
+    def _pieces(self, step: Prepared) -> Sequence[Prepared]:
+        """What a step is run as."""
+        share = self.strategy.share
+        if share is None or not self.divides or not isinstance(step, PreparedLaunch):
+            return (step,)
+        pieces = find_pieces(self, step, share)
+        return (step,) if len(pieces) > 1 and self._fits_shared(step) else pieces
+
+    def _fits_shared(self, step: PreparedLaunch) -> bool:
+        """Whether a launch does its distinct rows only, and these fit into the budget."""
+        rows = find_distinct(self, step) if self.may_share(step) else None
+        self.shared = None if rows is None else (step, rows.count)
+        return rows is not None and page_bytes(self, step) <= (self.strategy.policy.budget or 0)
+
+    def rows_saved(self, step: PreparedLaunch) -> int:
+        """The rows that the page of a launch will have, at most."""
+        is_known = self.shared is not None and self.shared[0] is step
+        return self.shared[1] if is_known else step.launch.rows  # type: ignore[index]
+
+    def _bind_ahead(self, step: PreparedLaunch) -> None:
+        share = self.strategy.share
+        whole = share is None or not self.divides or self.may_share(step)
+        for piece in (step,) if whole else find_pieces(self, step, share):  # type: ignore[arg-type]
+            super()._bind_ahead(piece)
+
+    def _told_step(self, step: Prepared) -> list[Array] | None:
         self.strategy.before(self, step)
         count, built, began = len(self.tape.entries), building_time.seconds, perf_counter()
         answer = self._step_or_relieve(step)
@@ -112,6 +113,9 @@ class Bounded(Taping):
             seconds = perf_counter() - began - (building_time.seconds - built)
             self.strategy.after(self, step, self.tape.entries[-1], seconds)
         return answer
+
+    def _step_with_room(self, step: Prepared) -> list[Array] | None:
+        return self._step(step)  # which makes room itself, for each piece
 
     def _step_or_relieve(self, step: Prepared) -> list[Array] | None:
         """Run a step; where an allocation fails, give back what is kept for later calls, let saved
@@ -222,6 +226,9 @@ class Bounded(Taping):
         for wire in {operand.wire for operand in operands if isinstance(operand, Shared)}:
             self.read_uniform(wire)
 
+    def goes_back(self) -> None:
+        """A backward pass begins."""
+
     def step_aside(self) -> None:
         """Let saved values leave for a graph of torch's own."""
         self.strategy.step_aside()
@@ -240,68 +247,5 @@ def _give(made: object, page: Page | None) -> None:
     assert isinstance(made, Page)
     page.form, page.graph, page.sizes = made.form, made.graph, made.sizes
     page.layout, page.is_graphed, page.ahead = made.layout, made.is_graphed, made.ahead
+    page.distinct = made.distinct
     page.saved, page.versions, page.is_apart = made.saved, made.versions, made.is_apart
-
-
-class BoundedRun(Bounded, TapedRun):
-    """A run of a program that follows a memory policy."""
-
-    #: A graph would hold all that it saves.
-    may_be_captured = False
-
-    def __init__(self, *args: Any, policy: Policy, **kwargs: Any) -> None:
-        super().__init__(*args, policy=policy, **kwargs)
-        #: None where the policy does not ask what earlier calls have saved.
-        self.watch: Stopwatch | None = None
-        if policy.kind == "auto" and policy.budget is not None:
-            self._predict(policy, policy.budget)
-
-    @property
-    def history(self) -> History | None:
-        """What earlier calls have saved."""
-        known: History | None = self.executable.saved.get(self.wires)
-        return known
-
-    def _predict(self, policy: Policy, budget: int) -> None:
-        """Choose by what an earlier call has saved."""
-        devices = (values.device for values in self.captures if values.is_cuda)
-        self.watch = Stopwatch(next(devices, None))
-        history = self.history
-        if history is not None and history.look():
-            ways = find_ways(history, budget, bandwidth_of(history.saved.device))
-            if ways[0].name != "segments run again":
-                self.strategy = Predicted(policy, history, ways)
-                self.saves_rows = ways[0].saves_rows
-
-    def _run_again(self, plan: KeptPlan, columns: Columns) -> None:
-        strategy = self.strategy
-        if isinstance(strategy, Predicted) and strategy.fits(plan.saved.get(self.saves_rows)):
-            self.strategy = Fitting(strategy.policy, strategy.history, strategy.ways)
-            self.may_be_captured = input_bytes(columns) <= (strategy.policy.budget or 0)
-        super()._run_again(plan, columns)
-
-    def finish(self) -> None:
-        """Let go of what backward does not need."""
-        if self.watch is not None:
-            self.watch.stop()
-            self._learn(self.watch)
-        self.end()
-        super().finish()
-
-    def _learn(self, watch: Stopwatch) -> None:
-        """Tell later calls what this one has saved."""
-        strategy, history = self.strategy, self.history
-        if isinstance(strategy, Choosing):
-            saved = strategy.saved
-            if saved is not None:
-                seconds = inf
-                if history is not None and saved.everything:
-                    times = saved.everything / max(history.saved.everything, 1)
-                    seconds = times * history.seconds
-                self.executable.saved[self.wires] = History(saved, watch, seconds)
-        elif isinstance(strategy, Predicted) and not isinstance(strategy, Fitting):
-            assert history is not None
-            history.watch = watch
-            history.learn(strategy.store.taken, saves_rows=self.saves_rows)
-            if self.kept is not None:
-                self.kept.saved[self.saves_rows] = strategy.store.taken

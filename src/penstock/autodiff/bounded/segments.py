@@ -54,6 +54,8 @@ class Segment:
     rows: Holding | None = None
     #: Bytes that its pages save.
     bytes: int = 0
+    #: Bytes of the rows that it starts from.
+    row_bytes: int = 0
     #: How long it ran, in seconds by the host's clock, or by that of a GPU.
     seconds: float = 0.0
     timer: DeviceTimer | None = None
@@ -69,6 +71,8 @@ class Segment:
     parent: Segment | None = None
     #: How often it was folded.
     level: int = 0
+    #: Whether folding it into the one before it would save too little.
+    is_apart: bool = False
 
     @property
     def leaves(self) -> Iterator[Segment]:

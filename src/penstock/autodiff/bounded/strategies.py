@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from penstock.autodiff.bounded.dividing import page_bytes
 from penstock.autodiff.bounded.ledger import lent_ranges
 from penstock.autodiff.page import Page
 from penstock.autodiff.tape import Entry
@@ -24,6 +25,11 @@ from penstock.run.prepared import Prepared, PreparedLaunch
 
 if TYPE_CHECKING:
     from penstock.autodiff.bounded.runs import Bounded
+
+
+#: A page takes at most so large a part of the budget, where its launch can be divided: one is at
+#: work, others are on their way.
+PARTS = 2
 
 
 class Swapping:
@@ -42,8 +48,14 @@ class Swapping:
 
     # ---- forward ---------------------------------------------------------------------------------
 
+    @property
+    def share(self) -> int | None:
+        """Bytes that one page may take; None where nothing is divided."""
+        return None if self.policy.budget is None else self.policy.budget // PARTS
+
     def before(self, run: Bounded, step: Prepared) -> None:
         """A step is about to run."""
+        self.store.make_room(page_bytes(run, step))
 
     def after(self, run: Bounded, step: Prepared, entry: Entry, seconds: float) -> None:
         """A step has run, and has left an entry on the tape."""

@@ -16,9 +16,9 @@ from penstock.run.memory.store import new_backing
 PROBE, ROUNDS = {"cpu": 4 << 20, "cuda": 64 << 20}, 3
 
 
-#: What each copy takes besides, by the type of the device: on a CPU the thread that writes and the
-#: one that launches take turns.
-TURNS = {"cpu": 5e-4, "cuda": 0.0}
+#: What each copy takes besides, by the type of the device: on a CPU whoever launches packs the
+#: bytes and hands them over.
+TURNS = {"cpu": 2e-4, "cuda": 0.0}
 
 
 class Bandwidth(NamedTuple):

@@ -39,7 +39,9 @@ class Away(Protocol):
         """Start to copy the bytes back, into new memory."""
 
     def free(self) -> None:
-        """The copy is not needed any more, and need not even have been made."""
+        """The copy is not needed any more, and need not even have been made; what was to come back
+        and has not been waited for may not come.
+        """
 
 
 class Backing(Protocol):

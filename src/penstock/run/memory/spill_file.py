@@ -1,9 +1,10 @@
-"""Bytes of CPU tensors in a file, written and read by a thread.
+"""Bytes of CPU tensors in a file, few of them at once, many by a thread.
 
 The file has no name, so nothing is left of it when the process ends, however that happens. It is
-written and not mapped: a full disk is then an error that can be raised. One thread does
-everything in the order in which it was asked for, so bytes that are given back can be written over
-by whoever comes next.
+written and not mapped: a full disk is then an error that can be raised. One thread does everything
+that it is given in order, and nothing is written beside it, so bytes that are given back can be
+written over by whoever comes next. Few bytes are with the system sooner than with a thread: it
+writes them to the disk, and reads them from there, while others are computed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from penstock.run.memory.extents import Extent, Extents, rounded
 from penstock.run.memory.parcels import Arriving, Away, joint_size, split
 from penstock.run.memory.policy import in_words
 
+#: Bytes that are copied to the system, or from it, in about the time in which a thread is told.
+AT_ONCE = 1 << 20
+
 
 class SpillFile:
     """A file that holds what does not fit in memory; opened when it is first needed."""
@@ -28,19 +32,34 @@ class SpillFile:
         self._extents = Extents()
         self._file: _File | None = None
         self._worker: ThreadPoolExecutor | None = None
+        #: What the thread has yet to do.
+        self._waiting: set[Future[None]] = set()
 
     def send(self, parts: Sequence[torch.Tensor]) -> Away:
         """Start to write bytes."""
         sizes = [len(part) for part in parts]
         extent = self._take(joint_size(sizes))
         file, worker = self._opened()
-        return _Spilled(self, extent, sizes, worker.submit(_write, file, parts, extent.start))
+        if extent.size <= AT_ONCE and not self._waiting:
+            return _Spilled(self, extent, sizes, _written_at_once(file, parts, extent.start))
+        written = self._noted(worker.submit(_write, file, parts, extent.start))
+        return _Spilled(self, extent, sizes, written)
 
     def read(self, extent: Extent, sizes: Sequence[int]) -> Arriving:
         """Start to read bytes."""
         file, worker = self._opened()
+        if extent.size <= AT_ONCE:
+            _announce(file, extent)
+            return _ReadAtOnce(file, extent, sizes)
         values = torch.empty(joint_size(sizes), dtype=torch.uint8)
-        return _Read(split(values, sizes), worker.submit(_read, file, values, extent.start))
+        done = self._noted(worker.submit(_read, file, values, extent.start))
+        return _Read(split(values, sizes), done)
+
+    def _noted(self, job: Future[None]) -> Future[None]:
+        """Remember what the thread has yet to do, until it has."""
+        self._waiting.add(job)
+        job.add_done_callback(self._waiting.discard)
+        return job
 
     def give_back(self, extent: Extent) -> None:
         """Bytes of the file may be written over."""
@@ -84,10 +103,10 @@ class _Spilled:
     """Bytes in the file, or on their way there."""
 
     def __init__(
-        self, file: SpillFile, extent: Extent, sizes: Sequence[int], written: Future[None]
+        self, file: SpillFile, extent: Extent, sizes: Sequence[int], written: Future[None] | None
     ) -> None:
         self._file, self._extent, self._sizes = file, extent, sizes
-        self._written: Future[None] | None = written
+        self._written = written
 
     def settle(self) -> None:
         """Wait until the bytes are written."""
@@ -118,14 +137,30 @@ class _Read:
         try:
             self._done.result()
         except OSError as error:
-            raise SpillError(
-                report(
-                    "Saved values could not be read back from disk.",
-                    facts=[("folder", tempfile.gettempdir()), ("the system says", str(error))],
-                    todo="Check the disk; the environment variable TMPDIR names another folder.",
-                )
-            ) from error
+            raise _not_read(error) from error
         return self._parts
+
+
+class _ReadAtOnce:
+    """Bytes that are read when they are wanted."""
+
+    def __init__(self, file: _File, extent: Extent, sizes: Sequence[int]) -> None:
+        self._file, self._extent, self._sizes = file, extent, sizes
+
+    def settle(self) -> list[torch.Tensor]:
+        """Read them."""
+        values = torch.empty(joint_size(self._sizes), dtype=torch.uint8)
+        try:
+            _read(self._file, values, self._extent.start)
+        except OSError as error:
+            raise _not_read(error) from error
+        return split(values, self._sizes)
+
+
+def _announce(file: _File, extent: Extent) -> None:
+    """Have the system bring bytes from the disk, as far as they are not in its memory."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file.number, extent.start, extent.size, os.POSIX_FADV_WILLNEED)
 
 
 def _write(file: _File, parts: Sequence[torch.Tensor], start: int) -> None:
@@ -138,6 +173,17 @@ def _write(file: _File, parts: Sequence[torch.Tensor], start: int) -> None:
         start += rounded(len(part))
 
 
+def _written_at_once(file: _File, parts: Sequence[torch.Tensor], start: int) -> Future[None] | None:
+    """Write bytes; what tells of it where they could not be written."""
+    try:
+        _write(file, parts, start)
+    except OSError as error:
+        failed: Future[None] = Future()
+        failed.set_exception(error)
+        return failed
+    return None
+
+
 def _read(file: _File, values: torch.Tensor, place: int) -> None:
     remaining = values.numpy().data
     while remaining:
@@ -145,6 +191,16 @@ def _read(file: _File, values: torch.Tensor, place: int) -> None:
         if not count:
             raise OSError(f"the file ends at byte {place}")
         remaining, place = remaining[count:], place + count
+
+
+def _not_read(error: OSError) -> SpillError:
+    return SpillError(
+        report(
+            "Saved values could not be read back from disk.",
+            facts=[("folder", tempfile.gettempdir()), ("the system says", str(error))],
+            todo="Check the disk; the environment variable TMPDIR names another folder.",
+        )
+    )
 
 
 def _no_room(error: OSError, size: int) -> SpillError:

@@ -20,6 +20,18 @@ def random_bytes(*sizes: int) -> list[torch.Tensor]:
     return [torch.randint(0, 256, (size,), dtype=torch.uint8) for size in sizes]
 
 
+@pytest.fixture(params=["at once", "by a thread"])
+def _either_way(request, monkeypatch):
+    if request.param == "by a thread":
+        monkeypatch.setattr(spill_file, "AT_ONCE", 0)
+
+
+@pytest.fixture
+def _by_a_thread(monkeypatch):
+    monkeypatch.setattr(spill_file, "AT_ONCE", 0)
+
+
+@pytest.mark.usefixtures("_either_way")
 def test_bytes_come_back():
     file = SpillFile()
     sent = [random_bytes(1000, 1, 70_000), random_bytes(5), random_bytes(64, 64)]
@@ -28,6 +40,27 @@ def test_bytes_come_back():
         assert all(map(torch.equal, each.bring().settle(), parts))
 
 
+def test_few_bytes_do_not_overtake_many_that_had_their_place(monkeypatch):
+    """The thread is about to write where bytes were given back, and few bytes come next."""
+    write, may_write = os.pwrite, threading.Event()
+
+    def waiting(*arguments):
+        if threading.current_thread() is not threading.main_thread():
+            assert may_write.wait(60)
+        return write(*arguments)
+
+    monkeypatch.setattr(spill_file, "AT_ONCE", 10_000)
+    monkeypatch.setattr(os, "pwrite", waiting)
+    file = SpillFile()
+    file.send(random_bytes(20_000)).free()
+    parts = random_bytes(500)
+    away = file.send(parts)
+    may_write.set()
+    away.settle()
+    assert torch.equal(away.bring().settle()[0], parts[0])
+
+
+@pytest.mark.usefixtures("_by_a_thread")
 def test_bytes_that_were_given_back_are_written_again():
     file = SpillFile()
     for _ in range(20):
@@ -47,6 +80,7 @@ def failing(number):
     return fail
 
 
+@pytest.mark.usefixtures("_either_way")
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EIO])
 def test_a_full_disk_is_an_error_that_says_what_to_do(number, monkeypatch):
     file = SpillFile()
@@ -69,6 +103,7 @@ def test_a_file_that_cannot_be_made_is_the_same_error(monkeypatch):
         SpillFile().send(random_bytes(3))
 
 
+@pytest.mark.usefixtures("_either_way")
 def test_bytes_that_cannot_be_read_are_an_error(monkeypatch):
     file = SpillFile()
     away = file.send(random_bytes(3000))
@@ -78,6 +113,7 @@ def test_bytes_that_cannot_be_read_are_an_error(monkeypatch):
         away.bring().settle()
 
 
+@pytest.mark.usefixtures("_either_way")
 def test_bytes_are_written_and_read_in_pieces(monkeypatch):
     """The system may take fewer bytes than it was given."""
     write, read = os.pwrite, os.preadv
@@ -104,6 +140,7 @@ def wait_until(happened) -> bool:
     return happened()
 
 
+@pytest.mark.usefixtures("_by_a_thread")
 def test_neither_thread_nor_file_is_left():
     gc.collect()
     assert wait_until(lambda: not spill_threads())  # those of other tests
