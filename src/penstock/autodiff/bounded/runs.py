@@ -114,8 +114,8 @@ class Bounded(Taping):
             self.strategy.after(self, step, self.tape.entries[-1], seconds)
         return answer
 
-    def _step_with_room(self, step: Prepared) -> list[Array] | None:
-        return self._step(step)  # which makes room itself, for each piece
+    def _step_with_room(self, step: Prepared, error: Exception) -> list[Array] | None:
+        raise error  # room was made for each piece as far as there was some
 
     def _step_or_relieve(self, step: Prepared) -> list[Array] | None:
         """Run a step; where an allocation fails, give back what is kept for later calls, let saved
