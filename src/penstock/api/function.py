@@ -64,7 +64,7 @@ class Function:
         signature = signature or inspect.signature(bound)
         self._callee = Callee(bound, self._name, identity, signature, options["autograph"])
         self._names = list(self._callee.signature.parameters)
-        self._traces = Traces() if instance is None else traces_of(instance, self._name)
+        self._traces = Traces() if instance is None else traces_of(instance, fn)
         self._runs = Runs(self._callee, self._traces, options)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Function:

@@ -6,7 +6,7 @@ becomes dynamic in the next trace, unless that was tried and failed.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +43,9 @@ class _Memory:
 class Traces:
     """A bounded cache of programs. Copies and pickles of it are empty."""
 
-    def __init__(self) -> None:
+    def __init__(self, owner: Callable[..., Any] | None = None) -> None:
+        #: The function that they are for, where that is a method; held, as it is known by its id.
+        self.owner = owner
         self._entries: list[Entry] = []
         self._memories: dict[Hashable, _Memory] = {}
         #: The memory that was asked for last, and the facts that it belongs to.
@@ -170,10 +172,15 @@ def _leaves(batch: Batch) -> tuple[Any, ...]:
     )
 
 
-def traces_of(instance: Any, name: str) -> Traces:
-    """The programs of one decorated method of one object; they live and end with the object."""
-    stored: dict[str, Traces] = instance.__dict__.setdefault(_TRACES, {})
-    return stored.setdefault(name, Traces())
+def traces_of(instance: Any, method: Callable[..., Any]) -> Traces:
+    """The programs of one decorated method of one object; they live and end with the object. A
+    method that a subclass has overridden has programs of its own.
+    """
+    stored: dict[int, Traces] = instance.__dict__.setdefault(_TRACES, {})
+    found = stored.get(id(method))
+    if found is None or found.owner is not method:  # those of a copy have no owner
+        found = stored[id(method)] = Traces(method)
+    return found
 
 
 def _record_key(batch: Batch) -> Hashable:

@@ -197,6 +197,38 @@ def test_decorated_modules_can_be_copied_and_pickled() -> None:
     assert copy.deepcopy(power) is power
 
 
+class Layer(nn.Module):
+    """A method that a subclass overrides."""
+
+    @function
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """As it is."""
+        return x + 1
+
+    double = function(lambda self, x: x * 2, name="forward")
+
+
+class Doubled(Layer):
+    """Calls what it overrides."""
+
+    @function
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Twice as much."""
+        return super().forward(x) * 2
+
+    def plain(self, x: torch.Tensor) -> torch.Tensor:
+        """What is overridden."""
+        return super().forward(x)
+
+
+def test_methods_with_one_name_have_programs_of_their_own() -> None:
+    one, other, x = Doubled(), Doubled(), torch.tensor(3.0)
+    assert [one.plain(x).item(), one(x).item(), one.double(x).item()] == [4, 8, 6]
+    assert [other(x).item(), other.plain(x).item(), other.double(x).item()] == [8, 4, 6]
+    again = copy.deepcopy(one)
+    assert [again.plain(x).item(), again(x).item(), one(x).item()] == [4, 8, 8]
+
+
 def test_programs_are_found_again() -> None:
     @function
     def f(x):
