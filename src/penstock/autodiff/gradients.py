@@ -192,12 +192,10 @@ class GradientArena:
         """Gradients of slots; zeros where there is none."""
         return self.prepare_gather(slots)(self)
 
-    def prepare_gather(self, slots: Slots, index: FindIndex | None = None) -> Gather:
-        """How to gather the gradients of slots while those are present that now are; `index` finds
-        the slots on the device, if they are wanted.
-        """
+    def prepare_gather(self, slots: Slots) -> Gather:
+        """How to gather the gradients of slots while those are present that now are."""
         missing = self.missing(slots)
-        take = self.prepare_take(slots, index or self._finding(slots))
+        take = self.prepare_take(slots, self._finding(slots))
         if not len(missing):
             return take
         fill = self.index(missing)
