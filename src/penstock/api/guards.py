@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from penstock.capture.active import state
-from penstock.capture.captures import Look, contents_of, is_code_carrier, reachable
+from penstock.capture.captures import Look, bound_by, contents_of, is_code_carrier, reachable
 from penstock.capture.worlds import dtype_name
 
 SIMPLE_TYPES = (bool, int, float, str, NoneType)
@@ -79,7 +79,7 @@ class _Known(NamedTuple):
         """None where containers hold tensors, which may be large."""
         if any(isinstance(part, torch.Tensor) for look in looks for part in _listed(look)):
             return None
-        objects = [item for look in looks for item in look()]
+        objects = _found(looks)
         held = [item for item in objects if isinstance(item, _HELD) or is_code_carrier(item)]
         return _Known(
             values, setting, looks, list(map(id, objects)), list(map(type, objects)), held
@@ -89,18 +89,28 @@ class _Known(NamedTuple):
         """Whether the same objects lie there still."""
         if setting != self.setting:
             return False
-        found: list[object] = []
         try:
-            for look in self.looks:
-                found += look()
+            found = _found(self.looks)
         except KeyError:  # a module has lost an attribute
             return False
         return list(map(id, found)) == self.numbers and list(map(type, found)) == self.types
 
 
+#: Between what two looks have found, so that nothing moves from one to the other unnoticed.
+_END = object()
+
+
+def _found(looks: Iterable[Look]) -> list[object]:
+    found: list[object] = []
+    for look in looks:
+        found += look()
+        found.append(_END)
+    return found
+
+
 def _listed(look: Look) -> Iterable[object]:
-    """What a look that holds a list, a tuple or a dict finds there."""
-    return look() if isinstance(look, partial) and look.func is contents_of else ()
+    """What a look finds that holds a list, a tuple, a dict or a partial function."""
+    return look() if isinstance(look, partial) and look.func in (contents_of, bound_by) else ()
 
 
 def _looks_at(module: nn.Module) -> Iterator[Look]:
@@ -108,21 +118,22 @@ def _looks_at(module: nn.Module) -> Iterator[Look]:
     attributes = vars(module)
     marked = {name for name, value in attributes.items() if isinstance(value, SIMPLE_TYPES)}
     own = sorted(marked | attributes.keys() - _TORCH_OWN)
-    yield partial(_parts, attributes, itemgetter("training", *own))
+    yield partial(_parts, module, itemgetter("training", *own))
     for name in attributes.keys() - _TORCH_OWN:
         if isinstance(attributes[name], _CONTAINERS):
             yield partial(contents_of, attributes[name])
 
 
 def _parts(
-    attributes: dict[str, Any], find: Callable[[dict[str, Any]], tuple[object, ...]]
+    module: nn.Module, find: Callable[[dict[str, Any]], tuple[object, ...]]
 ) -> Iterable[object]:
     """Attributes of a module and how many there are, its submodules and parameters, and how many
     hooks it has.
     """
+    attributes = vars(module)
     modules, parameters = attributes["_modules"], attributes["_parameters"]
     hooks, hooks_before = attributes["_forward_hooks"], attributes["_forward_pre_hooks"]
-    counts = len(attributes), len(hooks), len(hooks_before)
+    counts = len(attributes), len(modules), len(hooks), len(hooks_before)
     return *find(attributes), *modules.keys(), *modules.values(), *parameters.values(), *counts
 
 

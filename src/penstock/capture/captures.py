@@ -111,6 +111,11 @@ def contents_of(container: Any) -> Iterable[object]:
     return [*container, *container.values()] if isinstance(container, dict) else container
 
 
+def bound_by(function: functools.partial[Any]) -> Iterable[object]:
+    """What a partial function calls, and with what."""
+    return [function.func, *function.args, *contents_of(function.keywords)]
+
+
 def _attributes(value: Any) -> Iterable[object]:
     return contents_of(getattr(value, "__dict__", {}))
 
@@ -120,7 +125,7 @@ def _direct(function: Any, looks: list[Look]) -> Iterator[tuple[str, Any]]:
         yield "self", function
         return
     if isinstance(function, functools.partial):
-        looks.append(functools.partial(contents_of, function.keywords))
+        looks.append(functools.partial(bound_by, function))
         yield from ((f"partial[{i}]", value) for i, value in enumerate(function.args))
         yield from function.keywords.items()
         yield from _direct(function.func, looks)

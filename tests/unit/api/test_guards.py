@@ -1,5 +1,6 @@
 """What a function can reach: found anew after any change, and only then."""
 
+import functools
 import weakref
 
 import pytest
@@ -139,6 +140,49 @@ def test_a_function_in_the_place_of_one_that_is_gone_is_another():
 
 def _scaled(rate):
     return lambda x: x * rate
+
+
+def test_what_moves_from_one_container_to_the_next_is_noticed():
+    first, second, named, others = [2, 3], [5], {"p": 2}, {}
+
+    def f(x):
+        return x * len(first) + len(second) * len(named) + len(others)
+
+    guards = Guards(f)
+    guards.values()
+    second.insert(0, first.pop())
+    assert (guards.values()["first[0]"], guards.values()["second[0]"]) == (("int", 2), ("int", 3))
+    assert "first[1]" not in guards.values()
+    others.update(named)
+    named.clear()
+    assert "named['p']" not in guards.values()
+    assert guards.values()["others['p']"] == ("int", 2)
+
+
+def test_lists_of_one_module_are_told_apart():
+    model = Part()
+    model.spare = [7]
+    guards = Guards(model.forward)
+    guards.values()
+    model.spare.insert(0, model.sizes.pop())
+    found = guards.values()
+    assert [key for key in found if key.startswith("self.sizes")] == ["self.sizes[0]"]
+    model.sizes.append(model.spare.pop(0))
+    assert "self.sizes[1]" in guards.values()
+
+
+def test_other_attributes_of_a_module_and_another_partial_function_are_noticed():
+    model = Part()
+    guards = Guards(model.forward)
+    guards.values()
+    model.__dict__ = dict(vars(model), steps=7)
+    assert guards.values()["self.steps"] == ("int", 7)
+
+    bound = functools.partial(lambda x, k: x * k, k=2)
+    guards = Guards(lambda x: bound(x))
+    before = guards.values()
+    bound.__setstate__((lambda x, k: x + k, (), {"k": 3}, {}))
+    assert guards.values() != before
 
 
 def test_containers_of_tensors_are_not_held():
