@@ -1,8 +1,9 @@
 """Who plans a call: the plain machine, or the native one where it can and has proved worth loading.
 
 Both make the same schedule, byte for byte, so that it does not matter who plans. Native code takes
-a moment to load, and long to compile for the first time on a machine: it is asked for when a
-process has planned so much that the moment is well spent.
+a moment to load, and long to compile for the first time on a machine: another process compiles it
+while the plain machine goes on, and it is loaded when a process has planned so much that the moment
+is well spent.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from penstock.plan.limits import Limits
 from penstock.plan.linked import Linked
 from penstock.plan.machine import Machine
 from penstock.plan.machine_state import ShapeOracle
+from penstock.plan.native import aside
 from penstock.plan.native.assemble import assemble
 from penstock.plan.native.decode import Decoder
-from penstock.plan.native.kept_code import is_compiled
+from penstock.plan.native.kept_code import is_compiled, note_compiled
 from penstock.plan.native.program import NotNative
 
 if TYPE_CHECKING:
@@ -28,9 +30,10 @@ if TYPE_CHECKING:
 
 Planner: TypeAlias = "Machine | NativeMachine"
 
-#: Firings of the plain machine, in all, after which native code is loaded (they take about half a
-#: second), and after which it is compiled where it is not on disk yet (half a minute).
-WORTH_LOADING, WORTH_COMPILING = 10_000, 500_000
+#: Seconds that the plain machine has planned what native code could have planned, in all, after
+#: which that is loaded (as long as it takes), after which another process is asked to compile it
+#: where it is not on disk yet, and after which this one waits for it (as long as it takes).
+WORTH_LOADING, WORTH_ASKING, WORTH_COMPILING = 0.5, 1.0, 30.0
 
 #: Loading takes less, compiling more.
 NOTICE_SECONDS = 3.0
@@ -43,10 +46,12 @@ class _Choice:
 
     def __init__(self) -> None:
         self.mode = "auto"
-        self.firings = 0
+        self.seconds = 0.0
         #: How many it takes before native code is thought of again.
         self.asked_at = WORTH_LOADING
         self.lock = threading.Lock()
+        #: Whether another process has been asked to compile it.
+        self.has_asked = False
         #: The class of native machines, once it is loaded; False where it cannot be.
         self.loaded: Any = None
 
@@ -60,10 +65,20 @@ class _Choice:
         return self.loaded or None
 
     def _is_worth_it(self) -> bool:
-        if self.firings < self.asked_at:
+        if self.seconds < self.asked_at:
             return False
-        self.asked_at = WORTH_COMPILING
-        return self.firings >= WORTH_COMPILING or is_compiled()
+        self.asked_at = self.seconds + WORTH_LOADING
+        if is_compiled():
+            return True
+        if self.seconds >= WORTH_ASKING and not self.has_asked:
+            self._ask()
+        return self.seconds >= WORTH_COMPILING and not aside.is_under_way()
+
+    def _ask(self) -> None:
+        """Have native code compiled without waiting for it."""
+        self.has_asked = True
+        if find_spec("numba") is not None and aside.start():
+            _log.info("another process compiles the planner; calls are planned plainly until then")
 
     def _load(self) -> None:
         if self.loaded is not None:
@@ -79,6 +94,7 @@ class _Choice:
             from penstock.plan.native.machine import NativeMachine
 
             self.loaded = NativeMachine
+            note_compiled()
         finally:
             notice.cancel()
 
@@ -109,10 +125,10 @@ def load_native() -> None:
         _choice.native()
 
 
-def note_planned(planner: object) -> None:
+def note_planned(planner: object, seconds: float) -> None:
     """A call has been planned."""
     if isinstance(planner, Machine) and _assembled(planner.linked) is not None:
-        _choice.firings += planner.firings
+        _choice.seconds += seconds
 
 
 def _assembled(linked: Linked) -> tuple[Any, Decoder] | None:

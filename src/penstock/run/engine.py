@@ -92,6 +92,8 @@ class Run(Runner):
         self.seed = seed or Seed()
         #: None where the plan of an earlier call is run again.
         self.machine: AnyPlanner | None = None
+        #: What planning has taken.
+        self.seconds = 0.0
         #: Collects what is run, if it may serve later calls.
         self.keeping: Keeping | None = None
         #: The plan, where it is kept: of this call or of an earlier one.
@@ -189,7 +191,7 @@ class Run(Runner):
                 window, is_over = self._plan(machine, steps, answer)
                 answer = self._carry_out(window)
             self.outcome = machine.outcome(adopted)
-        note_planned(machine)
+        note_planned(machine, self.seconds)
         self.schedule.arenas = [extent.kind for extent in self.outcome.extents]
         self.schedule.firings = machine.firings
         if self.keeping is not None:
@@ -235,8 +237,10 @@ class Run(Runner):
                         break
         except StopIteration:
             is_over = True
+        seconds = perf_counter() - began
+        self.seconds += seconds
         if self.recorder is not None:
-            self.recorder.planned(perf_counter() - began, machine.firings)
+            self.recorder.planned(seconds, machine.firings)
         return window, is_over
 
     def _carry_out(self, window: list[Instruction]) -> list[Array] | None:

@@ -309,24 +309,62 @@ def test_what_cannot_be_assembled_says_why():
         assemble(executable.linked)
 
 
-def test_native_code_is_loaded_when_that_is_worth_it(monkeypatch):
-    choice = planners._Choice()
-    found = []
-    monkeypatch.setattr(choice, "_load", lambda: found.append(choice.firings))
-    monkeypatch.setattr(planners, "is_compiled", lambda: False)
-    for firings in (0, planners.WORTH_LOADING - 1, planners.WORTH_LOADING, 400_000):
-        choice.firings = firings
-        assert choice.native() is None
-    assert found == []
-    choice.firings = planners.WORTH_COMPILING
-    choice.native()
-    assert found == [planners.WORTH_COMPILING]
-    ready = planners._Choice()
-    monkeypatch.setattr(ready, "_load", lambda: found.append(-1))
+@pytest.fixture
+def choice(monkeypatch):
+    """Who plans in a process that has just begun; loading is noted, not done."""
+    made = planners._Choice()
+    made.seconds_at_load = []
+    monkeypatch.setattr(made, "_load", lambda: made.seconds_at_load.append(made.seconds))
+    return made
+
+
+def test_native_code_is_loaded_when_that_is_worth_it(choice, monkeypatch):
     monkeypatch.setattr(planners, "is_compiled", lambda: True)
-    ready.firings = planners.WORTH_LOADING
-    ready.native()
-    assert found[-1] == -1
+    for seconds in (0.0, 0.9 * planners.WORTH_LOADING, planners.WORTH_LOADING):
+        choice.seconds = seconds
+        choice.native()
+    assert choice.seconds_at_load == [planners.WORTH_LOADING]
+
+
+def test_native_code_is_compiled_by_another_process_while_calls_go_on(choice, monkeypatch):
+    asked, compiled = [], []
+    monkeypatch.setattr(planners, "is_compiled", lambda: bool(compiled))
+    monkeypatch.setattr(planners.aside, "start", lambda: asked.append(choice.seconds) or True)
+    monkeypatch.setattr(planners.aside, "is_under_way", lambda: True)
+    for tenths in range(400):
+        choice.seconds = tenths / 10
+        assert choice.native() is None
+    assert asked == [planners.WORTH_ASKING]
+    assert choice.seconds_at_load == []
+    compiled.append(True)
+    choice.seconds += planners.WORTH_LOADING
+    choice.native()
+    assert choice.seconds_at_load == [choice.seconds]
+
+
+def test_where_no_other_process_can_compile_this_one_waits_at_last(choice, monkeypatch):
+    monkeypatch.setattr(planners, "is_compiled", lambda: False)
+    monkeypatch.setattr(planners.aside, "start", lambda: False)
+    monkeypatch.setattr(planners.aside, "is_under_way", lambda: False)
+    for seconds in (planners.WORTH_ASKING, planners.WORTH_COMPILING - 1, planners.WORTH_COMPILING):
+        choice.seconds = seconds
+        choice.native()
+    assert choice.seconds_at_load == [planners.WORTH_COMPILING]
+
+
+def test_the_seconds_of_the_plain_machine_are_counted(monkeypatch):
+    choice = planners._Choice()
+    monkeypatch.setattr(planners, "_choice", choice)
+    root = tree_sum()
+    trees = random_binary_trees(5, seed=0)
+    with planning("never"):
+        root.map(trees)
+        once = choice.seconds
+        root.map(trees)
+    assert 0 < once == choice.seconds, "a plan that is known takes no planning"
+    with planning("always"):
+        root.map(random_binary_trees(5, seed=1))
+    assert choice.seconds == once
 
 
 def test_without_the_compiler_calls_are_planned_plainly(monkeypatch, caplog):
@@ -348,7 +386,11 @@ def test_compiled_code_is_kept_by_its_sources(monkeypatch, tmp_path):
     assert not kept_code.is_compiled()
     assert kept_code.can_keep(folder)
     (folder / "kernel.nbc").touch()
+    assert not kept_code.is_compiled(), "some of it"
+    kept_code.note_compiled()
     assert kept_code.is_compiled()
+    monkeypatch.setattr(kept_code, "version", lambda name: "another")
+    assert not kept_code.is_compiled(), "another compiler's"
 
 
 def test_arenas_of_large_inputs_grow_alike(monkeypatch):

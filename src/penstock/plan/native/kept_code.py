@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
+import sys
+from functools import cache
 from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 
@@ -29,5 +33,34 @@ def can_keep(folder: Path) -> bool:
 
 
 def is_compiled() -> bool:
-    """Whether code is there, so that loading is quick; it may be another compiler's."""
-    return any(cache_folder().rglob("*.nbc"))
+    """Whether all code is there that this interpreter can load on this machine."""
+    return _mark().exists()
+
+
+def note_compiled() -> None:
+    """All code has been compiled, or was found."""
+    if can_keep(cache_folder()):
+        _mark().touch()
+
+
+def _mark() -> Path:
+    """A file that says so. Code is kept for one place of the sources, one Python, one compiler and
+    one kind of processor.
+    """
+    try:
+        compiler = version("numba")
+    except PackageNotFoundError:
+        compiler = ""
+    what = (str(Path(__file__).parent), sys.version, compiler, _processor())
+    return cache_folder() / f"ready-{sha256(repr(what).encode()).hexdigest()[:16]}"
+
+
+@cache
+def _processor() -> str:
+    """The processor as exactly as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    told = {line for line in lines if line.startswith(("model name", "flags", "Features"))}
+    return "\n".join(sorted(told))
