@@ -8,7 +8,7 @@ per combination of sizes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -27,6 +27,7 @@ from penstock.run.batched import BatchedBlock, BlockInput, build_batched
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.batched.functorch_adapter import TRACING, quiet_fakes
 from penstock.run.fused.heat import Heat
+from penstock.run.fused.known import mark_of, was_compiled
 from penstock.run.moves import moved, taken_on
 from penstock.run.native.plain import PlainRows
 from penstock.run.sharing import Sharing
@@ -132,8 +133,12 @@ class RunnableBlock:
             return False
         heat = self.heats.get(half)
         if heat is None:
-            heat = self.heats[half] = Heat(self.inputs)
+            heat = self.heats[half] = Heat(self.inputs, partial(was_compiled, self.mark(half)))
         return heat.rise(rows)
+
+    def mark(self, half: str) -> str:
+        """What a half is known by to later processes."""
+        return mark_of(f"{self.name}.{half}", self.inputs)
 
     def runs_on(self, kind: str) -> bool:
         """Whether somebody has placed the block on a device of a kind."""

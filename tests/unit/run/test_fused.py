@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
@@ -17,7 +18,8 @@ import penstock as ps
 from penstock.data import random_binary_trees
 from penstock.errors import ArgumentError
 from penstock.plan.schedule import Launch, Picks, Span
-from penstock.run.fused import form, heat, inductor, launch_code, numerics
+from penstock.run.batched import BlockInput
+from penstock.run.fused import form, heat, inductor, known, launch_code, numerics
 from penstock.run.fused import indices as indices_module
 from penstock.run.fused.binding import are_apart
 from penstock.run.fused.form import FusedForm
@@ -181,7 +183,8 @@ def test_making_code_draws_nothing_from_the_callers_generator() -> None:
 # ---- when it is made -----------------------------------------------------------------------------
 
 
-def test_a_block_is_compiled_once_its_launches_have_paid_for_it() -> None:
+@pytest.mark.parametrize("is_on_disk", [False, True])
+def test_a_block_is_compiled_once_its_launches_have_paid_for_it(is_on_disk: bool) -> None:
     done: list[int] = []
     compiled: list[int] = []
 
@@ -198,16 +201,70 @@ def test_a_block_is_compiled_once_its_launches_have_paid_for_it() -> None:
         ps.set_fusion("auto"),
         patch("penstock.run.fused.launch_code.compile_function", compiler),
         patch.dict(heat.PRICE, cpu=9.5 * heat.SAVING["cpu"]),
+        patch.dict(heat.PRICE_AGAIN, cpu=4.5 * heat.SAVING["cpu"]),
+        patch("penstock.run.blocks.was_compiled", lambda mark: is_on_disk),
         torch.no_grad(),
     ):
         for call in range(14):
             assert double.map(torch.ones(3), out="stack").tolist() == [2.0, 2.0, 2.0]
             done.append(call)
-    assert compiled == [9]
+    assert compiled == [4 if is_on_disk else 9]
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder where nothing was ever compiled."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_a_half_that_was_compiled_is_known_to_later_processes(cache: Path) -> None:
+    inputs = [BlockInput("row", "float32", (3,)), BlockInput("uniform", "float32", (3, 4))]
+    mark, wider = (known.mark_of("f:add.forward", some) for some in (inputs, inputs[:1]))
+    assert not known.was_compiled(mark)
+    made = FusedForm(code(mixed), "mixed", mark)
+    with (
+        ps.set_fusion("always"),
+        patch("penstock.run.fused.launch_code.compile_function", as_it_is),
+        patch.object(form, "has_compiler", lambda device: True),
+    ):
+        assert made.ready(3) is not None
+    assert known.was_compiled(mark)
+    assert not known.was_compiled(wider)
+    assert not known.was_compiled(known.mark_of("f:add.backward", inputs))
+
+
+def test_a_half_that_could_not_be_compiled_is_not_known(cache: Path) -> None:
+    def broken(function, examples, free, slots):  # type: ignore[no-untyped-def]
+        raise inductor.CannotCompile("out of ideas")
+
+    with (
+        patch.object(form, "has_compiler", lambda device: True),
+        patch("penstock.run.fused.launch_code.compile_function", broken),
+    ):
+        assert FusedForm(code(mixed), "mixed", "mark").ready(3) is None
+    assert not known.was_compiled("mark")
+
+
+def test_where_nothing_can_be_noted_all_goes_on(cache: Path) -> None:
+    (cache / "penstock").write_text("a file where the folder should be")
+    known.note_compiled("mark")
+    assert not known.was_compiled("mark")
+
+
+def test_the_cache_lies_where_the_user_wants_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # what is set below is taken back
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    assert inductor.cache_folder() == tmp_path / "inductor"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "other"))
+    assert inductor.cache_folder() == tmp_path / "other"
 
 
 def test_code_that_is_no_faster_is_not_used() -> None:
-    made = FusedForm(code(mixed), "mixed")
+    made = FusedForm(code(mixed), "mixed", "mark")
     with fused_without_compiler(), ps.set_fusion("auto"):
         with patch.object(LaunchCode, "gain", lambda code, compiled, rows: 1.0):
             assert made.ready(3) is None
@@ -222,8 +279,8 @@ def test_without_a_compiler_blocks_run_uncompiled_after_one_notice(
         patch.object(form, "has_compiler", lambda device: False),
         patch.object(form, "_noticed", set()),
     ):
-        assert FusedForm(code(mixed), "one").ready(3) is None
-        assert FusedForm(code(mixed), "two").ready(3) is None
+        assert FusedForm(code(mixed), "one", "mark").ready(3) is None
+        assert FusedForm(code(mixed), "two", "mark").ready(3) is None
     assert [record.getMessage() for record in caplog.records] == [
         "no compiler for cpu code was found: blocks run uncompiled"
     ]
@@ -238,7 +295,7 @@ def test_a_compiler_that_fails_leaves_the_plain_way(caplog: pytest.LogCaptureFix
         caplog.at_level(logging.INFO, "penstock"),
         patch("penstock.run.fused.launch_code.compile_function", broken),
     ):
-        assert FusedForm(code(mixed), "mixed.forward").ready(3) is None
+        assert FusedForm(code(mixed), "mixed.forward", "mark").ready(3) is None
     assert caplog.messages == ["mixed.forward runs uncompiled: out of ideas"]
 
 
@@ -374,7 +431,7 @@ def test_examples_of_large_rows_are_few(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_memory_that_runs_out_while_code_is_made_leaves_the_plain_way() -> None:
-    made = FusedForm(code(mixed), "mixed")
+    made = FusedForm(code(mixed), "mixed", "mark")
     with patch.object(LaunchCode, "compile", side_effect=torch.OutOfMemoryError("no memory")):
         assert made.ready(3) is None
     assert made.ready(3) is None

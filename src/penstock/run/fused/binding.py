@@ -192,7 +192,8 @@ def known_form(block: RunnableBlock, code: LaunchCode, half: str) -> FusedForm:
     key = (half, code)
     form: FusedForm | None = block.fused_forms.get(key)
     if form is None:
-        form = block.fused_forms[key] = FusedForm(code, f"{block.name}.{half}")
+        form = FusedForm(code, f"{block.name}.{half}", block.mark(half))
+        block.fused_forms[key] = form
     return form
 
 

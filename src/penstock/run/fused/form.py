@@ -7,7 +7,6 @@ compilations that take long; a missing compiler is worth one line.
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from math import inf
 import torch
 
 from penstock.run.fused.inductor import CannotCompile, Compiled, has_compiler
+from penstock.run.fused.known import note_compiled
 from penstock.run.fused.launch_code import LaunchCode
 from penstock.run.fused.setting import Fusion
 from penstock.run.recording import building
@@ -36,9 +36,11 @@ _compiling = threading.Lock()
 class FusedForm:
     """The code of a launch that is to be run compiled."""
 
-    def __init__(self, code: LaunchCode, name: str) -> None:
+    def __init__(self, code: LaunchCode, name: str, mark: str) -> None:
         self.code = code
         self.name = name
+        #: What later processes know it by.
+        self.mark = mark
         self.compiled: Compiled | None = None
         #: Whether what it gives is in memory of its own, which nobody else knows of.
         self.gives_own = False
@@ -64,6 +66,7 @@ class FusedForm:
             except (CannotCompile, torch.OutOfMemoryError) as problem:
                 log.info("%s runs uncompiled: %s", self.name, problem)
                 return
+        note_compiled(self.mark)
         log.info("%s compiled: %.2f times as fast for %d rows", self.name, gain, rows)
         if gain >= LEAST_GAIN:
             self.gives_own = self.code.gives_own(compiled)
@@ -73,9 +76,6 @@ class FusedForm:
 def _can_compile(device: torch.device) -> bool:
     """Whether there is a compiler; says so once where there is none."""
     if has_compiler(device):
-        cache = os.environ.get("PENSTOCK_CACHE")
-        if cache:
-            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(cache, "inductor"))
         return True
     if device.type not in _noticed:
         _noticed.add(device.type)

@@ -6,10 +6,12 @@ keeps what it has compiled on disk. Private API of torch is used here and nowher
 
 from __future__ import annotations
 
+import os
 import shutil
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -45,6 +47,18 @@ def has_compiler(device: torch.device) -> bool:
     return False
 
 
+def cache_folder() -> Path:
+    """Where Inductor keeps what it has compiled: under the folder that `PENSTOCK_CACHE` names, if
+    nobody has told Inductor otherwise.
+    """
+    chosen = os.environ.get("PENSTOCK_CACHE")
+    if chosen:
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(chosen, "inductor"))
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    return Path(cache_dir())
+
+
 def compile_function(
     function: Callable[..., Sequence[torch.Tensor]],
     examples: Sequence[torch.Tensor],
@@ -56,6 +70,7 @@ def compile_function(
 
     Free dimensions that have one size in the examples always have one size.
     """
+    cache_folder()
     try:
         with TRACING, torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own affair
