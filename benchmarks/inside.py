@@ -33,6 +33,7 @@ from penstock.plan.policies import POLICIES as _POLICIES
 from penstock.plan.schedule import Instruction, Launch
 from penstock.run.engine import Run
 from penstock.run.inputs import read_inputs
+from penstock.run.kept_plans import KeptPlans
 
 Result = TypeVar("Result")
 
@@ -74,12 +75,14 @@ def watched(look: Callable[[Occupancy], None]) -> Iterator[None]:
 @contextmanager
 def planning_anew() -> Iterator[None]:
     """Calls of programs made inside do not find the plans of earlier ones, nor replace them; where
-    the native planner has been compiled, it plans them, as in a process that has run for a while.
+    the native planner has been compiled, it plans them, and as no plan comes again, none is kept:
+    all as in a process that has run for a while.
     """
     mode = "always" if _is_compiled() else "auto"
     with (
         patch.object(BoundedPlans, "find", lambda plans, key: None),
         patch.object(BoundedPlans, "keep", lambda plans, key, plan, size=None: None),
+        patch.object(KeptPlans, "is_worth_keeping", lambda plans, key: False),
         planning(mode),
     ):
         yield

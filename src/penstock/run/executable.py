@@ -29,7 +29,7 @@ from penstock.run.blocks import RunnableBlock
 from penstock.run.engine import AnyPlanner, Columns, QueuedRun, Run
 from penstock.run.faults import Numbers, absent_device, user_errors
 from penstock.run.graphs import Graphs
-from penstock.run.kept_plans import can_keep_plans, new_plans
+from penstock.run.kept_plans import KeptPlans, can_keep_plans
 from penstock.run.native.block import RowLoopBlock
 from penstock.run.native.choice import is_closed_loop, is_whole_loop, make_graph
 from penstock.run.native.device_block import DeviceLoopBlock
@@ -79,7 +79,7 @@ class Executable:
         self.uniform_nodes = {u.wire.number: u for u in self.graph.uniforms}
         self.keeps_plans = self.placement is None and can_keep_plans(self.linked)
         #: Plans of earlier calls, by their control inputs, and those that are CUDA graphs.
-        self.plans = new_plans()
+        self.plans = KeptPlans()
         self.graphs = Graphs()
         #: Whether launches may become CUDA graphs: a loop on a device is waited for.
         self.may_be_captured = not any(isinstance(b, DeviceLoopBlock) for b in self.blocks)

@@ -2,7 +2,9 @@
 
 Kept is what a run has prepared, what its plan leaves behind, and the ways of backward passes. A
 program whose control depends on computed values has no plan before it runs, and the keys of random
-draws are part of a plan: such programs are planned at every call.
+draws are part of a plan: such programs are planned at every call. Where no plan has come again for
+long, as in training on shuffled trees, plans are let go, and only their digests are remembered: the
+objects of plans that nobody asks for are work for the collector of garbage.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from penstock.plan.linked import Linked
 from penstock.plan.outcome import Extent, Outcome
@@ -31,6 +33,9 @@ WINDOW = 512
 
 #: Bounds for the plans of one program.
 MOST_PLANS, MOST_BYTES = 4096, 64 << 20
+
+#: Plans that are kept one after the other in vain; digests of later ones that are remembered.
+PATIENCE, MOST_SEEN = 128, 1 << 14
 
 #: Ways back that one plan keeps: training takes one.
 MOST_WAYS = 2
@@ -69,12 +74,35 @@ class KeptPlan:
         return deque()
 
 
-KeptPlans: TypeAlias = BoundedPlans[KeptPlan]
+class KeptPlans(BoundedPlans[KeptPlan]):
+    """The plans of one program."""
 
+    def __init__(self) -> None:
+        super().__init__(MOST_PLANS, MOST_BYTES)
+        #: Plans that were kept since one was found, and what others are known by, oldest first.
+        self._in_vain = 0
+        self._seen: dict[bytes, None] = {}
 
-def new_plans() -> KeptPlans:
-    """An empty cache for one program."""
-    return BoundedPlans(MOST_PLANS, MOST_BYTES)
+    def find(self, key: bytes) -> KeptPlan | None:
+        """The plan of that digest, if it is known."""
+        found = super().find(key)
+        if found is not None:
+            self._in_vain = 0
+        return found
+
+    def is_worth_keeping(self, key: bytes) -> bool:
+        """Whether a plan that is made now may come again: it has, or others have, not long ago."""
+        with self._lock:
+            if key in self._seen:
+                del self._seen[key]
+                self._in_vain = 0
+            if self._in_vain < PATIENCE:
+                self._in_vain += 1
+                return True
+            self._seen[key] = None
+            if len(self._seen) > MOST_SEEN:
+                del self._seen[next(iter(self._seen))]
+            return False
 
 
 def can_keep_plans(linked: Linked) -> bool:
@@ -83,32 +111,40 @@ def can_keep_plans(linked: Linked) -> bool:
     return not linked.graph.has_random and not any(node.kind == "read" for node in nodes)
 
 
-@dataclass(slots=True)
 class Keeping:
     """Collects the windows of a run under way, as long as they are worth keeping."""
 
-    plans: KeptPlans
-    key: bytes
-    windows: list[PreparedWindow] = field(default_factory=list)
-    bytes: int = 0
+    __slots__ = ("_bytes", "_is_worth_it", "_plans", "_windows", "key")
+
+    def __init__(self, plans: KeptPlans, key: bytes) -> None:
+        self.key = key
+        self._plans = plans
+        self._is_worth_it = plans.is_worth_keeping(key)
+        self._windows: list[PreparedWindow] = []
+        self._bytes = 0
 
     def add(self, window: PreparedWindow) -> None:
         """Take one more window; a plan that has become too large is let go."""
-        if self.bytes > self.plans.most_bytes:
+        if not self._is_worth_it:
             return
-        self.bytes += _size(window)
-        self.windows.append(window)
-        if self.bytes > self.plans.most_bytes:
-            self.windows.clear()
+        self._bytes += _size(window)
+        self._windows.append(window)
+        if self._bytes > self._plans.most_bytes:
+            self._is_worth_it = False
+            self._windows.clear()
 
     def keep(self, outcome: Outcome) -> KeptPlan | None:
-        """The run has ended: others may use its plan, unless it is too large."""
-        where = (outcome.inputs, outcome.results, outcome.adopted, outcome.extents)
-        size = self.bytes + size_of(where)
-        if size > self.plans.most_bytes:
+        """The run has ended: others may use its plan, unless it is too large or will not come
+        again.
+        """
+        if not self._is_worth_it:
             return None
-        plan = KeptPlan(outcome, tuple(_trimmed(window, outcome) for window in self.windows))
-        self.plans.keep(self.key, plan, size)
+        where = (outcome.inputs, outcome.results, outcome.adopted, outcome.extents)
+        size = self._bytes + size_of(where)
+        if size > self._plans.most_bytes:
+            return None
+        plan = KeptPlan(outcome, tuple(_trimmed(window, outcome) for window in self._windows))
+        self._plans.keep(self.key, plan, size)
         return plan
 
 

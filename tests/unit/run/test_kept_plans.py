@@ -318,7 +318,7 @@ def test_a_plan_that_is_too_large_is_not_collected(monkeypatch):
 
     def watch(keeping, window):
         add(keeping, window)
-        most.append(len(keeping.windows))
+        most.append(len(keeping._windows))
 
     monkeypatch.setattr(kept_plans.Keeping, "add", watch)
     f = repeat()
@@ -326,6 +326,62 @@ def test_a_plan_that_is_too_large_is_not_collected(monkeypatch):
         f.map(torch.ones(1, 1), [5000])
     assert len(plans_of(f)) == 0
     assert max(most) <= 1
+
+
+def test_plans_that_never_come_again_are_not_kept(monkeypatch):
+    monkeypatch.setattr(kept_plans, "PATIENCE", 3)
+    f, x = repeat(), torch.ones(1, 1)
+    for n in range(1, 9):
+        f.map(x, [n])
+    assert len(plans_of(f)) == 3
+    f.map(x, [2])  # one comes again: then others may
+    assert plans_of(f).hits == 1
+    for n in range(9, 15):
+        f.map(x, [n])
+    assert len(plans_of(f)) == 6
+
+
+def test_a_plan_that_comes_again_is_kept_though_it_was_let_go(monkeypatch, machines):
+    monkeypatch.setattr(kept_plans, "PATIENCE", 3)
+    f, x = repeat(), torch.ones(1, 1)
+    for _ in range(2):
+        for n in range(1, 9):
+            f.map(x, [n])
+    assert len(plans_of(f)) == 8
+    machines.clear()
+    for n in range(1, 9):
+        f.map(x, [n])
+    assert not machines, "the third round is planned no more"
+
+
+def test_digests_that_are_remembered_are_bounded(monkeypatch):
+    monkeypatch.setattr(kept_plans, "PATIENCE", 2)
+    monkeypatch.setattr(kept_plans, "MOST_SEEN", 3)
+    f, x = repeat(), torch.ones(1, 1)
+    for n in (1, 2, 3, 4, 5, 6, 3):  # when 3 comes again, 4 to 6 have come since
+        f.map(x, [n])
+    assert len(plans_of(f)) == 2
+    f.map(x, [6])
+    assert len(plans_of(f)) == 3
+
+
+def test_gradients_of_a_plan_that_is_not_kept(monkeypatch):
+    monkeypatch.setattr(kept_plans, "PATIENCE", 0)
+    f = repeat()
+    for n in (3, 5, 3, 5):
+        x = torch.tensor([[0.5], [0.25]], requires_grad=True)
+        y = torch.stack(f.map(x, [n, 2]))
+        y.sum().backward()
+        plain = x.detach().clone().requires_grad_()
+        rows = []
+        for row, times in zip(plain, (n, 2), strict=True):
+            for _ in range(times):
+                row = row.sin()
+            rows.append(row)
+        expected = torch.stack(rows)
+        (gradient,) = torch.autograd.grad(expected.sum(), plain)
+        assert torch.allclose(y, expected)
+        assert torch.allclose(x.grad, gradient)
 
 
 def test_nothing_of_a_call_is_kept_but_its_plan(machines, monkeypatch):
