@@ -129,9 +129,7 @@ class _Walk:
     def _meet(self, name: str, value: Any) -> None:
         value = original_of(value)
         shown = self._note(name, value)
-        if isinstance(value, _ENDS):
-            return
-        if isinstance(value, _CODE) or len(self._seen) < MOST_FOLLOWED:
+        if not isinstance(value, _ENDS):
             self._waiting.append((shown, value))
 
     def _note(self, name: str, value: Any) -> str:
@@ -144,7 +142,8 @@ class _Walk:
         return shown
 
     def _follow(self, name: str, value: Any) -> None:
-        if id(value) in self._seen:
+        is_full = len(self._seen) >= MOST_FOLLOWED and not isinstance(value, _CODE)
+        if id(value) in self._seen or is_full:
             return
         self._seen[id(value)] = value
         if isinstance(value, FunctionType):
