@@ -19,7 +19,7 @@ from torch import nn
 
 from penstock.capture.active import state
 from penstock.capture.looks import Looks, Moved
-from penstock.capture.reach import CONTAINERS, Reach
+from penstock.capture.reach import Reach
 from penstock.capture.worlds import dtype_name
 
 
@@ -148,12 +148,12 @@ def _marks(reach: Reach) -> dict[str, Hashable]:
         found[f"{path}.training"] = _mark(module.training)
     for name, value in reach.values.items():
         if not isinstance(value, nn.Module):
-            found[name] = _mark(value)
+            found[name] = _mark(value, is_opened=id(value) in reach.opened)
     found["shared parameters"] = _ties(reach.modules)
     return found
 
 
-def _mark(value: Any) -> Hashable:
+def _mark(value: Any, *, is_opened: bool = False) -> Hashable:
     """Equal as long as a trace may take the value for the same."""
     kind = type(value)
     if kind in _PLAIN:
@@ -162,7 +162,7 @@ def _mark(value: Any) -> Hashable:
         return kind.__name__, repr(value)
     if isinstance(value, _EQUAL):
         return kind.__name__, value
-    if isinstance(value, CONTAINERS):
+    if is_opened:
         keys = tuple(map(repr, value)) if isinstance(value, dict) else len(value)
         return _Same(kind), keys
     return _Same(value)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dis
 import functools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
@@ -103,6 +103,8 @@ class Reach:
         self.modules = walk.modules
         #: What stays as it is as long as nothing lies there that was not found.
         self.looks = walk.looks.finish()
+        #: The identities of the containers whose items are among the values.
+        self.opened = walk.opened
 
 
 class _Walk:
@@ -114,6 +116,7 @@ class _Walk:
         self.values: dict[str, Any] = {}
         self.modules: list[tuple[str, nn.Module]] = []
         self.looks = Looks()
+        self.opened: set[int] = set()
         #: What was followed, by identity; kept, so that no other object has it.
         self._seen: dict[int, object] = {}
         #: Globals and cells that were read, by identity and name.
@@ -230,9 +233,13 @@ class _Walk:
                 continue
             self._note(shown, value)
             if isinstance(value, CONTAINERS):
-                self.looks.add_container(value)
-                for index, item in _items(value):
-                    self._note(f"{shown}[{index}]", item)
+                self._open(shown, value, self._note)
+
+    def _open(self, name: str, container: Any, take: Callable[[str, Any], object]) -> None:
+        self.opened.add(id(container))
+        self.looks.add_container(container)
+        for index, item in _items(container):
+            take(f"{name}[{index}]", item)
 
     def _is_found(self, key: str, value: Any) -> bool:
         if isinstance(value, torch.Tensor) or key.startswith(_OURS):
@@ -284,10 +291,7 @@ class _Walk:
     def _follow_object(self, name: str, value: Any) -> None:
         """A container, an object with attributes, or both."""
         if isinstance(value, CONTAINERS):
-            self.looks.add_container(value)
-            take = self._meet if len(value) <= MOST_ITEMS else self._note
-            for index, item in _items(value):
-                take(f"{name}[{index}]", item)
+            self._open(name, value, self._meet if len(value) <= MOST_ITEMS else self._note)
         self._meet_wrapped(name, value)
         if is_opaque(type(value)):
             return

@@ -540,3 +540,11 @@ def test_helpers_are_found_behind_any_number_of_objects():
     assert program(torch.tensor(3.0)) == 9
     helper.__defaults__ = (3,)
     assert program(torch.tensor(3.0)) == 12
+
+
+@WAYS
+@pytest.mark.parametrize("count", [3, 300])
+def test_a_list_in_the_place_of_another_is_noticed_in_containers_of_any_size(count, way):
+    kept = [[2] for _ in range(count)]
+    program = ps.function(lambda x: x * kept[0][0])
+    check(program, way, lambda x: x * kept[0][0], lambda: set_item(kept, 0, [5]))
