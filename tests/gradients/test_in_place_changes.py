@@ -98,3 +98,55 @@ def test_a_change_after_a_changed_parameter_does_not_disturb_the_next_step():
             w.sub_(0.1 * w.grad)
         w.grad = None
     assert w < 0.5
+
+
+#: What is computed of a parameter alone, once for all instances, and whether the derivative needs
+#: contents: of the parameter, or of what was computed of it, which is not kept.
+OF_A_PARAMETER = {
+    "square": (lambda w: w * w, True),
+    "tanh": (lambda w: torch.tanh(w), True),
+    "double": (lambda w: w * 2, False),
+    "part": (lambda w: w[:2].sum(), False),
+    "square and then negative": (lambda w: -(w * w), True),
+}
+
+
+@pytest.mark.parametrize("policy", ["keep", "recompute", "swap"])
+@pytest.mark.parametrize("case", OF_A_PARAMETER.values(), ids=OF_A_PARAMETER)
+def test_a_step_of_an_optimizer_before_backward_of_what_is_computed_of_parameters_alone(
+    case, policy
+):
+    make, is_needed = case
+    w = torch.nn.Parameter(torch.tensor([0.5, 1.0, 2.0]))
+    f = ps.function(lambda x: (x + make(w)).sum(), memory=policy)
+    loss = sum(f.map(torch.ones(2)))
+    (expected,) = torch.autograd.grad(loss, w, retain_graph=True)
+    w.grad = torch.ones(3)
+    torch.optim.SGD([w]).step()
+    if is_needed:
+        with pytest.raises(RuntimeError, match=f"{MODIFIED}.*version 1; expected version 0"):
+            loss.backward()
+    else:
+        (actual,) = torch.autograd.grad(loss, w)
+        torch.testing.assert_close(actual, expected)
+
+
+def test_nor_a_buffer_that_a_parameter_is_multiplied_by():
+    w, kept = torch.nn.Parameter(torch.tensor(0.5)), torch.tensor(3.0)
+    f = ps.function(lambda x: x + w * kept)
+    first, second = sum(f.map(torch.ones(2))), sum(f.map(torch.ones(2)))
+    w.data.add_(1)
+    first.backward()
+    assert w.grad == 6
+    kept.add_(1)
+    with pytest.raises(RuntimeError, match=MODIFIED):
+        second.backward()
+
+
+def test_a_parameter_may_change_whose_gradient_needs_another_value_alone():
+    w, kept = torch.nn.Parameter(torch.tensor(0.5)), torch.tensor(3.0)
+    loss = sum(ps.function(lambda x: x + w * kept).map(torch.ones(2)))
+    with torch.no_grad():
+        w.add_(1)
+    loss.backward()
+    assert w.grad == 6

@@ -8,7 +8,6 @@ recorded; under `set_eager` it is the plain Python call.
 from __future__ import annotations
 
 import functools
-import inspect
 import types
 from collections.abc import Callable, Sequence
 from os import PathLike
@@ -22,6 +21,7 @@ from penstock.api.columns import Collected, Spread
 from penstock.api.eager_calls import call_eagerly, map_eagerly, plain_arguments, runs_eagerly
 from penstock.api.entries import Entry
 from penstock.api.instances import common_count
+from penstock.api.made_of import MadeOf, has_method
 from penstock.api.markers import Shared, unshared
 from penstock.api.memory import memory as Memory
 from penstock.api.memory import policy_of
@@ -51,7 +51,7 @@ class Function:
         fn: Callable[..., Any],
         options: dict[str, Any],
         instance: Any = None,
-        signature: inspect.Signature | None = None,
+        made_of: MadeOf | None = None,
     ) -> None:
         check_traceable(fn)
         functools.update_wrapper(self, fn)
@@ -59,27 +59,52 @@ class Function:
         self._options = options
         self._instance = instance
         self._name = options["name"] or getattr(fn, "__name__", type(fn).__name__)
-        bound = fn if instance is None else types.MethodType(fn, instance)
-        identity = (id(fn), id(instance))
-        signature = signature or inspect.signature(bound)
-        self._callee = Callee(bound, self._name, identity, signature, options["autograph"])
-        self._names = list(self._callee.signature.parameters)
         self._traces = Traces() if instance is None else traces_of(instance, fn)
-        self._runs = Runs(self._callee, self._traces, options)
+        #: Whether it was found in a class, so that its first argument may be an object.
+        self._is_method = False
+        self._make(made_of or MadeOf(fn))
+
+    def _make(self, made_of: MadeOf) -> None:
+        """What calls are bound to; anew where the function was given other code or defaults."""
+        fn, instance = self.__wrapped__, self._instance
+        bound = fn if instance is None else types.MethodType(fn, instance)
+        identity, self._made_of = (id(fn), id(instance)), made_of
+        signature = made_of.signature if instance is None else made_of.bound_signature
+        autograph = self._options["autograph"]
+        self._known_callee = Callee(bound, self._name, identity, signature, autograph)
+        self._names = list(signature.parameters)
+        self._runs = Runs(self._known_callee, self._traces, self._options)
+
+    @property
+    def _callee(self) -> Callee:
+        if not self._made_of.is_current():
+            self._make(MadeOf(self.__wrapped__))
+        return self._known_callee
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._is_method = True
 
     def __get__(self, instance: Any, owner: type | None = None) -> Function:
         if instance is None:
+            self._is_method = True
             return self
-        return Function(self.__wrapped__, self._options, instance, self._bound_signature)
+        if not self._made_of.is_current():
+            self._make(MadeOf(self.__wrapped__))
+        return Function(self.__wrapped__, self._options, instance, self._made_of)
 
-    @functools.cached_property
-    def _bound_signature(self) -> inspect.Signature:
-        """The signature of the method of an object: the same for all objects."""
-        return inspect.signature(types.MethodType(self.__wrapped__, object()))
+    def _of_object(self, args: Sequence[Any]) -> Function | None:
+        """The method of the first argument, where `Class.method(object, x)` is called."""
+        if not self._is_method or self._instance is not None or not args:
+            return None
+        instance = unshared(args[0])
+        return self.__get__(instance) if has_method(instance, self) else None
 
     @not_compiled
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program for one instance."""
+        method = self._of_object(args)
+        if method is not None:
+            return method(*args[1:], **kwargs)
         tracer = active_tracer()
         if tracer is not None:
             return tracer.call(self._callee, args, kwargs)
@@ -110,6 +135,9 @@ class Function:
         Gradients flow as they would through the calls one by one.
         """
         check_form(out)
+        method = self._of_object(columns)
+        if method is not None:
+            return method.map(*columns[1:], out=out, **shared)
         if runs_eagerly():
             return map_eagerly(self._callee, as_columns(columns), out, shared)
         if len(columns) == 1 and isinstance(columns[0], CollatedBatch):
@@ -202,6 +230,9 @@ class Function:
         return Function(self.__wrapped__, self._options, instance)
 
     def _entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
+        method = self._of_object(args)
+        if method is not None:
+            return method._entry(args[1:], kwargs)
         batch = one_instance(*self._callee.bind(args, kwargs), self._names)
         return self._runs.entry_for(batch)
 

@@ -73,7 +73,8 @@ def _change(before: Entry, after: Entry, paths: list[str]) -> str:
         if old != new:
             number = name.removeprefix(STATIC)
             shown = paths[int(number)] if number != name else name
-            return f"{shown}: {_shown(old)} -> {_shown(new)}"
+            texts = _shown(old), _shown(new)
+            return f"{shown}: {' -> '.join(texts) if texts[0] != texts[1] else 'another one'}"
     return f"shapes: {before.shapes} -> {after.shapes}"
 
 

@@ -8,38 +8,79 @@ under autograd.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import torch
 
 from penstock.autodiff.call import DifferentiableCall
 from penstock.autodiff.gradients import add_gradients
+from penstock.autodiff.taped_run import TapedRun
+from penstock.autodiff.versions import check_version, version_of
 from penstock.calls.autocast import autocast_as
 from penstock.calls.replay import call
 from penstock.ir.program import Captured, TorchCall
-from penstock.run.engine import Run
 
 
 class UniformGraph:
-    """Uniform values computed again under autograd, from given captures."""
+    """Uniform values computed again under autograd, from given captures.
 
-    def __init__(self, run: Run, captures: Mapping[int, torch.Tensor]) -> None:
+    A capture that was changed since the forward run is an error where a derivative reads it, or
+    what was computed of it: torch may have saved the latter, here it would be another value.
+    """
+
+    def __init__(self, run: TapedRun, captures: Mapping[int, torch.Tensor]) -> None:
         self.run = run
         self.captures = captures
         self.values: dict[int, torch.Tensor] = {}
+        #: Values that are not those of the forward run, each with the capture that was changed.
+        self._stale: dict[int, int] = {}
 
     def value(self, number: int) -> torch.Tensor:
         """The value of a uniform wire."""
         if number not in self.values:
-            uniform = self.run.uniform_nodes[number]
-            operation = uniform.node.operation
-            if isinstance(operation, Captured) and operation.index in self.captures:
-                self.values[number] = self.captures[operation.index]
-            elif isinstance(operation, TorchCall):
-                operands = [self.value(wire.number) for wire in uniform.inputs]
-                self.values[number] = call(operation, operands)[uniform.output]
-            else:
-                self.values[number] = self.run.uniform(number)
+            self.values[number] = self._find(number)
         return self.values[number]
+
+    def _find(self, number: int) -> torch.Tensor:
+        uniform = self.run.uniform_nodes[number]
+        operation = uniform.node.operation
+        if isinstance(operation, TorchCall):
+            return self._call(number, uniform, operation)
+        original = self.run.uniform(number)
+        if self.run.versions.get(number, version_of(original)) != version_of(original):
+            self._stale[number] = number
+        if isinstance(operation, Captured):
+            return self.captures.get(operation.index, original)
+        return original
+
+    def _call(self, number: int, uniform: Any, operation: TorchCall) -> torch.Tensor:
+        operands = {wire.number: self.value(wire.number) for wire in uniform.inputs}
+        given = [operands[wire.number] for wire in uniform.inputs]
+        changed = [self._stale[wire] for wire in operands if wire in self._stale]
+        if not changed:
+            return self._result(operation, given, uniform.output)
+        self._stale[number] = changed[0]
+        kept = {_memory(value) for wire, value in operands.items() if wire not in self._stale}
+        with torch.autograd.graph.saved_tensors_hooks(partial(self._save, changed[0], kept), _same):
+            return self._result(operation, given, uniform.output)
+
+    def _result(self, operation: TorchCall, given: list[torch.Tensor], output: int) -> torch.Tensor:
+        found: torch.Tensor = call(operation, given)[output]
+        return found
+
+    def _save(self, changed: int, kept: set[int], saved: torch.Tensor) -> torch.Tensor:
+        if _memory(saved) not in kept:
+            check_version(self.run.uniform(changed), self.run.versions[changed])
+        return saved
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _same(saved: torch.Tensor) -> torch.Tensor:
+    return saved
 
 
 def capture_gradients(

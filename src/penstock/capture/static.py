@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable
 from typing import Any
 
@@ -50,5 +51,30 @@ def _typed(value: Any) -> Hashable:
     try:
         hash(value)
     except TypeError:
-        return type(value), id(value)
+        return _of_unhashable(value)
     return type(value), value
+
+
+def _of_unhashable(value: Any) -> Hashable:
+    """A dataclass by its fields, a set by its items; of anything else the object itself."""
+    if dataclasses.is_dataclass(value):
+        named = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+        return type(value), tuple((name, _typed(item)) for name, item in named)
+    if isinstance(value, set):
+        return set, frozenset(map(_typed, value))
+    return type(value), _Itself(value)
+
+
+class _Itself:
+    """An object as a key; held, so that no other has its identity."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other._value is self._value
+
+    def __hash__(self) -> int:
+        return id(self._value)

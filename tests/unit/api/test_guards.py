@@ -166,7 +166,7 @@ def test_lists_of_one_module_are_told_apart():
     guards.values()
     model.spare.insert(0, model.sizes.pop())
     found = guards.values()
-    assert [key for key in found if key.startswith("self.sizes")] == ["self.sizes[0]"]
+    assert [key for key in found if key.startswith("self.sizes[")] == ["self.sizes[0]"]
     model.sizes.append(model.spare.pop(0))
     assert "self.sizes[1]" in guards.values()
 

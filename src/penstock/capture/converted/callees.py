@@ -9,11 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
-import sys
-import sysconfig
 from collections.abc import Callable
-from pathlib import Path
 from types import BuiltinMethodType, FunctionType, MethodType
 from typing import Any
 
@@ -22,23 +18,12 @@ from torch import nn
 from penstock.capture.active import active_tracer
 from penstock.capture.converted.builtin_functions import replacement_of
 from penstock.capture.converted.effects import changes_by_call
-from penstock.capture.location import is_library_file
+from penstock.capture.user_code import MODELS, is_user_code
 from penstock.conversion.compile import converted_function, is_generated
 from penstock.conversion.names import MUTATORS
 
 #: The attribute that `ps.do_not_convert` sets.
 OPTED_OUT = "_penstock_do_not_convert"
-
-_STANDARD = str(Path(sysconfig.get_paths()["stdlib"])) + os.sep
-_INSTALLED = tuple(
-    {str(Path(sysconfig.get_paths()[key])) + os.sep for key in ("purelib", "platlib")}
-)
-
-#: Packages whose code is never converted, besides that of library files.
-_LIBRARIES = frozenset(["numpy", "torch", "penstock", "greenlet", "einops", "pytest", "_pytest"])
-
-#: Where our own code is written as a user would write it.
-_MODELS = "penstock.nn."
 
 #: Functions of torch that only call what they are given.
 _OPEN_MODULES = (nn.Sequential,)
@@ -96,7 +81,7 @@ def _converted_plain(function: FunctionType) -> Any:
     if is_generated(function.__code__):
         return function
     module = function.__module__ or ""
-    if module.startswith("penstock.") and not module.startswith(_MODELS):
+    if module.startswith("penstock.") and not module.startswith(MODELS):
         is_combinator = function.__name__ in _COMBINATORS and ".api." in module
         return _with_converted_arguments(function) if is_combinator else function
     found = replacement_of(function)
@@ -107,20 +92,6 @@ def _converted_plain(function: FunctionType) -> Any:
     from penstock.capture.converted import operators
 
     return converted_function(function, operators)
-
-
-def is_user_code(function: FunctionType) -> bool:
-    """Whether a function is neither torch's, nor numpy's, nor Python's own, nor part of ours."""
-    file, name = function.__code__.co_filename, str(function.__globals__.get("__name__", ""))
-    if name.startswith(_MODELS):
-        return True
-    if is_library_file(file):
-        return False
-    package = name.split(".")[0]
-    if package in _LIBRARIES:
-        return False
-    is_standard = file.startswith(_STANDARD) and not file.startswith(_INSTALLED)
-    return not (is_standard or file.startswith("<frozen") or package in sys.builtin_module_names)
 
 
 def _with_converted_arguments(combinator: Callable[..., Any]) -> Callable[..., Any]:

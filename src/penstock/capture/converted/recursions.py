@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from penstock.calls.structure import flatten
-from penstock.capture.captures import global_names
+from penstock.capture.reach import global_names
 from penstock.capture.signatures import Callee
 from penstock.capture.tensor_array import TensorArray
 from penstock.conversion.compile import is_generated

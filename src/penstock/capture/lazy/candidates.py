@@ -17,12 +17,13 @@ from typing import Any
 
 from torch import nn
 
-from penstock.capture.captures import cell_is_filled, global_names
 from penstock.capture.lazy.bytecode import find_effects
 from penstock.capture.lazy.guarded_values import original_of
 from penstock.capture.lazy.patches import Place
 from penstock.capture.lazy.purity import MARK
 from penstock.capture.lazy.unit_traces import reached_modules
+from penstock.capture.looks import cell_is_filled
+from penstock.capture.reach import global_names
 
 _LIBRARIES = frozenset(["torch", "penstock", "numpy", "builtins"]) | sys.stdlib_module_names
 

@@ -12,11 +12,11 @@ from collections.abc import Hashable
 import torch
 from torch import nn
 
-from penstock.capture.captures import cell_is_filled
 from penstock.capture.lazy.guarded_values import ABSENT, has_items, is_same, original_of
 from penstock.capture.lazy.module_changes import changes
 from penstock.capture.lazy.module_facts import attribute_names, has_hooks, module_facts
 from penstock.capture.lazy.watched import Watched
+from penstock.capture.looks import cell_is_filled
 
 
 def _facts(modules: tuple[nn.Module, ...]) -> tuple[Hashable, ...]:

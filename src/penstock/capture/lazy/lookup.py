@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from penstock.capture.captures import cell_is_filled
 from penstock.capture.lazy.called_names import is_library_module
 from penstock.capture.lazy.guarded_values import ABSENT, SIMPLE_TYPES, original_of
 from penstock.capture.lazy.seen import Path
 from penstock.capture.lazy.watched import Watched
+from penstock.capture.looks import cell_is_filled
 
 
 class NotPure(Exception):

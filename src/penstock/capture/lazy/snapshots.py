@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
-
-from penstock.capture.captures import reachable
 from penstock.capture.lazy.guarded_values import contents
+from penstock.capture.reach import Reach
 
 _MUTABLE = (list, dict, set)
 _INNER = ("_parameters", "_buffers", "_modules")
@@ -26,11 +24,11 @@ class Snapshot:
     def __init__(self, target: Any) -> None:
         self._states: dict[int, tuple[str, dict[str, Any], dict[str, Any]]] = {}
         self._containers: dict[int, tuple[str, Any, tuple[Any, ...], Any]] = {}
-        for name, value in reachable(target):
-            if isinstance(value, nn.Module):
-                for path, module in value.named_modules(prefix=name):
-                    self._add_state(path, vars(module))
-            elif isinstance(value, _MUTABLE):
+        reach = Reach(target)
+        for path, module in reach.modules:
+            self._add_state(path, vars(module))
+        for name, value in reach.values.items():
+            if isinstance(value, _MUTABLE):
                 self._add_container(name, value)
             elif name == "self" and hasattr(value, "__dict__"):
                 self._add_state(name, vars(value))

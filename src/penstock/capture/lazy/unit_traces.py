@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from penstock.capture.captures import reachable
 from penstock.capture.lazy.guarded_values import original_of
 from penstock.capture.lazy.guards import Guards
 from penstock.capture.lazy.module_changes import changes
@@ -24,6 +23,7 @@ from penstock.capture.lazy.purity import MARK, first_difference, judge, torch_ca
 from penstock.capture.lazy.unit_tracing import trace_unit
 from penstock.capture.lazy.units import Refusal, Signature, Unit
 from penstock.capture.lazy.watched import Watched, watch_all
+from penstock.capture.reach import Reach
 from penstock.capture.trace import InputLeaf
 
 #: States (such as training and evaluation) kept per function, and units kept per state.
@@ -262,8 +262,4 @@ def _name(original: Any, owner: Any) -> str:
 
 def reached_modules(target: Any) -> list[nn.Module]:
     """The modules within reach of a callable, those inside them included."""
-    found: dict[int, nn.Module] = {}
-    for _, value in reachable(target):
-        if isinstance(value, nn.Module):
-            found.update((id(module), module) for module in value.modules())
-    return list(found.values())
+    return [module for _, module in Reach(target).modules]

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from penstock.capture.captures import cell_is_filled, global_names
 from penstock.capture.lazy.guarded_values import (
     ABSENT,
     SIMPLE_TYPES,
@@ -19,6 +18,8 @@ from penstock.capture.lazy.guarded_values import (
     kept_attribute,
     original_of,
 )
+from penstock.capture.looks import cell_is_filled
+from penstock.capture.reach import global_names
 
 
 @dataclass(slots=True)
