@@ -141,6 +141,29 @@ class _Same:
         return self._text
 
 
+class _Equal:
+    """Equal to objects of its class that say so."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Equal) or type(self._value) is not type(other._value):
+            return False
+        try:
+            return self._value is other._value or bool(self._value == other._value)
+        except Exception:  # they hold tensors, say
+            return False
+
+    def __hash__(self) -> int:
+        return hash(type(self._value))
+
+    def __repr__(self) -> str:
+        return f"a {type(self._value).__name__}"
+
+
 def _marks(reach: Reach) -> dict[str, Hashable]:
     found: dict[str, Hashable] = {}
     for path, module in reach.modules:
@@ -148,7 +171,11 @@ def _marks(reach: Reach) -> dict[str, Hashable]:
         found[f"{path}.training"] = _mark(module.training)
     for name, value in reach.values.items():
         if not isinstance(value, nn.Module):
-            found[name] = _mark(value, is_opened=id(value) in reach.opened)
+            is_opened = id(value) in reach.opened
+            if id(value) in reach.replaceable and not is_opened:
+                found[name] = _Equal(value)
+            else:
+                found[name] = _mark(value, is_opened=is_opened)
     found["shared parameters"] = _ties(reach.modules)
     return found
 

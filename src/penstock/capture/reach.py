@@ -35,7 +35,7 @@ _ENDS = (bool, int, float, complex, str, bytes, type(None), torch.Tensor, Builti
 #: What leads to code, and is followed however much there is.
 _CODE = (FunctionType, MethodType, ModuleType, nn.Module, type, functools.partial)
 
-#: What a module's attributes are compared by, whether or not code names them.
+#: Attributes that count though no code names them, of modules that library code works on.
 _PLAIN = (*_ENDS, *CONTAINERS, FunctionType)
 
 #: By these names, code finds attributes that it does not name.
@@ -103,8 +103,9 @@ class Reach:
         self.modules = walk.modules
         #: What stays as it is as long as nothing lies there that was not found.
         self.looks = walk.looks.finish()
-        #: The identities of the containers whose items are among the values.
-        self.opened = walk.opened
+        #: The identities of the containers whose items are among the values, and of objects that
+        #: others may stand for that are equal.
+        self.opened, self.replaceable = walk.opened, walk.replaceable
 
 
 class _Walk:
@@ -117,6 +118,7 @@ class _Walk:
         self.modules: list[tuple[str, nn.Module]] = []
         self.looks = Looks()
         self.opened: set[int] = set()
+        self.replaceable: set[int] = set()
         #: What was followed, by identity; kept, so that no other object has it.
         self._seen: dict[int, object] = {}
         #: Globals and cells that were read, by identity and name.
@@ -220,11 +222,12 @@ class _Walk:
                 self._meet(f"the hooks of {path}[{number}]", hook)
 
     def _follow_attributes(self, path: str, module: nn.Module) -> None:
-        """What a module has of its own. Plain values are found though no code names them; tensors
-        are looked up at every call.
+        """What a module has of its own, as far as code names it; where library code works on it,
+        plain values too. Tensors are looked up at every call.
         """
         own = {key: value for key, value in vars(module).items() if key not in TORCH_OWN}
-        found = [key for key, value in own.items() if self._is_found(key, value)]
+        kinds = _PLAIN if _is_of_library(type(module)) else ()
+        found = [key for key, value in own.items() if self._is_found(key, value, kinds)]
         self.looks.add_module(module, found, own.keys() - set(found))
         for key in found:
             shown, value = f"{path}.{key}", own[key]
@@ -241,10 +244,10 @@ class _Walk:
         for index, item in _items(container):
             take(f"{name}[{index}]", item)
 
-    def _is_found(self, key: str, value: Any) -> bool:
+    def _is_found(self, key: str, value: Any, kinds: tuple[type, ...]) -> bool:
         if isinstance(value, torch.Tensor) or key.startswith(_OURS):
             return False
-        return self._names(key) or isinstance(value, _PLAIN)
+        return self._names(key) or isinstance(value, kinds)
 
     def _names(self, key: str) -> bool:
         return self._is_open or key in self._known or key == "forward"
@@ -296,6 +299,8 @@ class _Walk:
         if is_opaque(type(value)):
             return
         self._follow_class(type(value))
+        if _is_like_its_equals(type(value)):
+            self.replaceable.add(id(value))
         if isinstance(getattr(value, "__dict__", None), dict):
             self._meet_attributes(name, value, value.__dict__)
         slots = [key for key in _slots(type(value)) if self._names(key)]
@@ -303,6 +308,20 @@ class _Walk:
         for key in slots:
             if hasattr(value, key):
                 self._meet(f"{name}.{key}", getattr(value, key))
+
+
+def _is_of_library(cls: type) -> bool:
+    """Whether code of a library, which is not looked into, works on modules of a class."""
+    return any(is_opaque(kind) for kind in cls.__mro__ if kind is not nn.Module)
+
+
+def _is_like_its_equals(cls: type) -> bool:
+    """Whether objects of a class say which are equal, as dataclasses do, and all that they have
+    lies where it can be looked at.
+    """
+    roots = [kind for kind in cls.__mro__ if kind.__bases__ == (object,)]
+    is_open = all({"__dict__", "__slots__"} & vars(kind).keys() for kind in roots)
+    return is_open and any("__eq__" in vars(kind) for kind in cls.__mro__[:-1])
 
 
 def _items(container: Any) -> Iterator[tuple[str, Any]]:

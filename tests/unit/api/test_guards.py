@@ -2,6 +2,8 @@
 
 import functools
 import weakref
+from dataclasses import dataclass
+from enum import Enum
 
 import pytest
 import torch
@@ -20,6 +22,27 @@ class Part(nn.Module):
         self.rate, self.steps, self.act = 0.5, 1000, torch.tanh
         self.sizes, self.names = [1, 2], {"a": 1}
 
+    def forward(self, x):
+        for name in ("extra", "spare"):  # so that any attribute may count
+            x = x * getattr(self, name, 1)
+        return x * self.weight
+
+
+class Quiet(nn.Module):
+    """Its code names no attribute but `weight`."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.calls, self.last, self.cache, self.log = 0, None, {}, [1, 2]
+
+    def forward(self, x):
+        return x * self.weight
+
+
+class Dropping(nn.Dropout):
+    """Code of a library reads its attributes."""
+
 
 class Whole(nn.Module):
     def __init__(self):
@@ -27,7 +50,7 @@ class Whole(nn.Module):
         self.part, self.last = Part(), nn.Linear(2, 2)
 
     def forward(self, x):
-        return self.last(self.part.act(x)) * SCALE
+        return self.last(self.part.act(self.part(x))) * SCALE
 
 
 def tie(model):
@@ -73,6 +96,66 @@ def test_a_change_within_a_module_is_seen(change):
     assert after != before
     assert after == Guards(model.forward).values()
     assert guards.values() is after
+
+
+def test_what_no_code_names_may_change():
+    model = Quiet()
+    guards = Guards(model.forward)
+    before = guards.values()
+    for step in range(3):
+        model.calls, model.last = step, torch.ones(step + 1)
+        model.cache[step] = torch.ones(1)
+        model.log.append(step)
+        model.more = step
+        assert guards.values() is before
+
+
+def test_what_code_of_a_library_may_read_counts():
+    model = Dropping(0.5)
+    guards = Guards(model.forward)
+    before = guards.values()
+    model.p = 0.25
+    assert guards.values() != before
+
+
+def test_an_equal_object_may_stand_for_another():
+    model = Quiet()
+
+    def f(x):
+        return model(x) if model.log == kind else x
+
+    kind, model.log = Kind("a"), Kind("a")
+    guards = Guards(f)
+    before = guards.values()
+    model.log = Kind("a")
+    assert guards.values() is before
+    model.log = Kind("b")
+    assert guards.values() != before, "though no code names what makes it another"
+    model.log = Kind(torch.ones(2))
+    with_tensor = guards.values()
+    model.log = Kind(torch.ones(2))
+    assert guards.values() != with_tensor, "they do not say whether they are equal"
+
+
+@dataclass
+class Kind:
+    name: object
+
+
+def test_members_of_an_enumeration_are_not_alike():
+    def f(x):
+        return x * 2 if mode is Mode.TRAIN else x
+
+    mode = Mode.TRAIN
+    guards = Guards(f)
+    before = guards.values()
+    mode = Mode.TEST
+    assert guards.values() != before
+
+
+class Mode(Enum):
+    TRAIN = "train"
+    TEST = "test"
 
 
 def test_parameters_that_change_places_are_the_same_parameters():
