@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from penstock.plan.limits import Limits
 from penstock.plan.linked import Linked
@@ -117,6 +117,11 @@ def new_planner(
         if assembled is not None:
             return native(linked, *assembled, limits, shapes, count, numbers)  # type: ignore[no-any-return]
     return Machine(linked, limits, shapes, count, seed, numbers)
+
+
+def gives_records(planner: object) -> TypeGuard[NativeMachine]:
+    """Whether a planner is native: it plans in records."""
+    return bool(_choice.loaded) and isinstance(planner, _choice.loaded)
 
 
 def load_native() -> None:

@@ -35,7 +35,7 @@ class Records(NamedTuple):
 
     #: The number of the first record.
     first: int
-    heads: list[int]
+    heads: Integers
     data: Integers
     #: For each chunk the record that it comes before, its arena, its first slot and its size; in
     #: this order.
@@ -45,7 +45,7 @@ class Records(NamedTuple):
 
 
 #: No records.
-NOTHING = Records(0, [], np.empty(0, np.int64), [])
+NOTHING = Records(0, np.empty(0, np.int64), np.empty(0, np.int64), [])
 
 
 class _Form(NamedTuple):
@@ -88,7 +88,7 @@ class Decoder:
 
     def decode(self, records: Records) -> Iterator[tuple[Instruction, Integers | None]]:
         """Each instruction; with a launch the instances of its rows."""
-        heads, chunks = records.heads, records.chunks
+        heads, chunks = records.heads.tolist(), records.chunks
         grown, number, at = 0, records.first, 0
         if records.given:
             while grown < len(chunks) and chunks[grown][0] <= number:

@@ -18,9 +18,14 @@ def cache_folder() -> Path:
     here = Path(__file__).parent
     sources = [here / "opcodes.py", *sorted(here.glob("*kernel.py"))]
     digest = sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+    return cache_root() / f"planner-{digest}"
+
+
+def cache_root() -> Path:
+    """The folder of all that is kept."""
     chosen = os.environ.get("PENSTOCK_CACHE")
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return (Path(chosen) if chosen else Path(home) / "penstock") / f"planner-{digest}"
+    return Path(chosen) if chosen else Path(home) / "penstock"
 
 
 def can_keep(folder: Path) -> bool:
@@ -51,12 +56,12 @@ def _mark() -> Path:
         compiler = version("numba")
     except PackageNotFoundError:
         compiler = ""
-    what = (str(Path(__file__).parent), sys.version, compiler, _processor())
+    what = (str(Path(__file__).parent), sys.version, compiler, processor())
     return cache_folder() / f"ready-{sha256(repr(what).encode()).hexdigest()[:16]}"
 
 
 @cache
-def _processor() -> str:
+def processor() -> str:
     """The processor as exactly as the system tells."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

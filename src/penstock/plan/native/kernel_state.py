@@ -208,7 +208,7 @@ class KernelState:
             data = data.copy()  # little
         elif status == op.PAUSED:
             self.data = np.empty_like(self.data)
-        records = Records(first, heads.tolist(), data, _by_record(chunks))
+        records = Records(first, heads.copy(), data, _by_record(chunks))
         scalars[[op.HEADS_TOP, op.DATA_TOP, op.CHUNKS_TOP]] = 0
         return records
 

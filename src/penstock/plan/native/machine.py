@@ -7,7 +7,7 @@ over what has been handed out already, and says what is wrong.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from penstock.plan.native.host_launches import HostLaunches
 from penstock.plan.native.kernel_state import KernelState, Space
 from penstock.plan.native.program import NativeProgram
 from penstock.plan.outcome import Extent, InRuns, InSlots, OnHost, Outcome, Where
-from penstock.plan.schedule import Array, Integers, Launch, Span
+from penstock.plan.schedule import Array, Instruction, Integers, Launch, Span
 from penstock.plan.slots import SlotSpace
 
 
@@ -112,22 +112,35 @@ class NativeMachine:
 
     def run(self) -> Steps:
         """Plan the entry for all instances."""
+        for batch in self.batches():
+            if isinstance(batch, Records):
+                yield from self.instructions(batch)
+            else:
+                yield batch
+
+    def instructions(self, records: Records) -> Iterator[Instruction]:
+        """What records stand for; the instances of launches go to those that are to be run."""
+        for item, instances in self.decoder.decode(records):
+            if instances is not None:
+                self.launched.append(instances)
+            yield item
+
+    def batches(self) -> Iterator[Records | Instruction]:
+        """The same as records, a window at a time; instructions where the plain machine plans."""
         state = KernelState(self)
         host = HostLaunches(self, state)
-        yielded = 0
+        chunks = 0
         status = op.PAUSED
         while status in (op.PAUSED, op.ASKED):
+            told = int(state.scalars[op.RECORDS])
             status, records = self._advance(state, host, status)
             self._firings = int(state.scalars[op.FIRINGS])
             state.show(self.all_spaces)
             if status == op.FAULT:
-                yield from self._plan_again(yielded)
+                yield from self._plan_again(told + chunks)
                 return
-            for item, instances in self.decoder.decode(records):
-                if instances is not None:
-                    self.launched.append(instances)
-                yielded += 1
-                yield item
+            chunks += len(records.chunks)
+            yield records
         if state.scalars[op.LIVE_ROWS]:
             rows = state.scalars[op.LIVE_ROWS]
             raise PlanningError(f"{rows} rows wait for values that never come")
@@ -147,7 +160,7 @@ class NativeMachine:
         status, records = state.advance()
         return status, host.event(records)
 
-    def _plan_again(self, count: int) -> Steps:
+    def _plan_again(self, count: int) -> Iterator[Instruction]:
         """What the plain machine does after so many instructions."""
         plain = Machine(self.linked, self.limits, self.shapes, self.count, 0, self.numbers)
         plain.take(self.inputs)
