@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import torch
 
+from penstock.run.batched.products import turned_product
 from penstock.run.batched.sizes import ROWS, Polynomial, Size
 from penstock.run.batched.steps import Step, StraightLine, TensorFact
 
@@ -60,8 +61,7 @@ class Contraction:
         """The gradient of all rows of the factors of one term, added to what is known of it."""
         first = factors[0]
         if self.kind == "product":
-            left, right = first.t(), factors[1]
-            return torch.mm(left, right) if known is None else known.addmm_(left, right)
+            return turned_product(first, factors[1], known)
         if self.kind == "sum":
             total = first.sum(0).reshape(self.shape)
             return total if known is None else known.add_(total)

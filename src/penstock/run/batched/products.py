@@ -43,6 +43,23 @@ def addmm(bias: torch.Tensor, rows: torch.Tensor, matrix: torch.Tensor) -> torch
     return torch.addmm(bias, rows, matrix)
 
 
+def turned_product(
+    first: torch.Tensor, second: torch.Tensor, known: torch.Tensor | None = None
+) -> torch.Tensor:
+    """`first.T @ second`, added to what is known of it, if anything is."""
+    left = first.t()
+    is_plain = _IS_BUILT and left.is_cpu and left.dtype == torch.float32
+    if is_plain and _is_for_onednn(left, second):
+        made = linear(left, second.t())
+        return made if known is None else known.add_(made)
+    return torch.mm(left, second) if known is None else known.addmm_(left, second)
+
+
+def most_small_rows(inner: int, columns: int) -> int:
+    """The rows up to which a product with such a matrix stays with the BLAS."""
+    return max(LEAST_ROWS, -(-LEAST_WORK // max(1, inner * columns))) - 1
+
+
 def has_choice(fact: TensorFact) -> bool:
     """Whether there are two ways to multiply such values."""
     is_plain = fact.dtype == torch.float32 and fact.device.type == "cpu" and len(fact.shape) == 2
