@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any
 from unittest.mock import patch
@@ -29,6 +29,7 @@ from tests.placing import placed_in_turn, slow_device
 from tests.semantics.agreement import ask_for_gradients
 from tests.semantics.programs import PROGRAMS
 from tests.semantics.table import Case
+from tests.strips import in_strips
 
 Way = Callable[[Case], list[Any]]
 
@@ -106,6 +107,13 @@ def run_map_poured(case: Case) -> list[Any]:
         return run_map(case)
 
 
+def run_map_strips(case: Case) -> list[Any]:
+    """All instances at once, launches run by native code as far as they can."""
+    with in_strips():
+        run_map(case)
+        return run_map(case)
+
+
 def run_swapped(case: Case) -> list[Any]:
     """All instances at once; hardly anything that backward needs may stay in memory."""
     with ps.memory("swap", budget=600):
@@ -177,6 +185,7 @@ WAYS: dict[str, Way] = {
     "map_windows": run_map_windows,
     "map_distinct": run_map_distinct,
     "map_poured": run_map_poured,
+    "map_strips": run_map_strips,
     "swapped": run_swapped,
     "recomputed": run_recomputed,
     "divided": run_divided,
@@ -187,6 +196,12 @@ WAYS: dict[str, Way] = {
     "recorded_map": run_recorded_map,
     "recorded_calls": run_recorded_calls,
 }
+
+
+def around(way: str) -> AbstractContextManager[Any]:
+    """What holds around backward passes too."""
+    return in_strips() if way == "map_strips" else nullcontext()
+
 
 #: The ways that convert the plain program.
 CONVERTED = ("converted_eager", "converted", "converted_map")
@@ -201,7 +216,7 @@ WITHOUT_GRAPH = ("plain", "eager", "converted_eager")
 ONLY_TAPED = ("swapped", "recomputed", "divided", "divided_and_swapped")
 
 #: The ways whose planner is no `Machine`, and cannot be looked into.
-NOT_LOOKED_INTO = ("map_native", "map_collated")
+NOT_LOOKED_INTO = ("map_native", "map_collated", "map_strips")
 
 #: The ways whose first call makes a graph of its own.
 OWN_GRAPH = ("map_interpreted", "map_partitioned", "map_windows")

@@ -15,6 +15,7 @@ from penstock.autodiff.nans import NanFound
 from penstock.autodiff.poured import poured_gradients, rest_poured
 from penstock.autodiff.replay import replay_gradients
 from penstock.autodiff.reverse import Reversal
+from penstock.autodiff.strip_way import go_through
 from penstock.autodiff.torch_engine import keeps_graph, looks_for_nan, refuse_batched, without_modes
 from penstock.plan.schedule import Integers
 
@@ -65,7 +66,9 @@ def _reverse(
                 return ends.gradients(replayed)
         seed(ends, reversal, grads)
         try:
-            if known is not None:
+            if ends.run.tape.has_strips and ends.run.recorder is None and not checks_nan:
+                go_through(reversal, ends.run.tape)
+            elif known is not None:
                 reversal.run_again(ends.entries, known)
             else:
                 way = reversal.run(ends.entries)

@@ -183,7 +183,7 @@ def bind_half(reversal: Reversal, page: Page, half: Half) -> FusedHalf | None:
     ways = tuple([_way(addition) for addition in half.additions[len(outline.uniform) :]])
     key = (half.pattern, ways)
     if key not in outline.layouts:
-        form = _find_form(reversal, page, half, ways)
+        form = find_form(reversal, page, half, ways)
         outline.layouts[key] = None if form is None else Layout(form, page, half, ways)
     layout: Layout | None = outline.layouts[key]
     return None if layout is None else FusedHalf(reversal, page, half, layout)
@@ -205,7 +205,7 @@ def _way(addition: Addition) -> int:
     return 0 if addition.held is None else MERGED
 
 
-def _find_form(reversal: Reversal, page: Page, half: Half, ways: Sequence[int]) -> HalfForm | None:
+def find_form(reversal: Reversal, page: Page, half: Half, ways: Sequence[int]) -> HalfForm | None:
     """The code of a half, found once for arenas of the same kinds."""
     form, outline, launch = page.form, half.outline, page.launch
     assert isinstance(form, TrainingForm)

@@ -100,7 +100,8 @@ class GradientsSoFar:
         known = self.uniform_gradients.get(wire)
         self.uniform_gradients[wire] = add_gradients(known, gradient)
 
-    def _flush_windows(self) -> None:
+    def flush(self) -> None:
+        """Contract what waits."""
         for wire, window in self.windows.values():
             gradient = window.flush()
             if gradient is not None:

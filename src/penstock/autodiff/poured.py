@@ -33,8 +33,9 @@ class PouredTape(Tape):
     """The tape of a run in a template; its pages are made when they are asked for."""
 
     def __init__(self, run: TapedRun, plan: Poured) -> None:
+        super().__init__()
         self._run, self.plan = weakref.ref(run), plan
-        self._entries: list[Entry] | None = None
+        self.is_folded = True
 
     def use_up(self) -> None:
         """It was gone through for the last time: the template is free."""
@@ -45,16 +46,17 @@ class PouredTape(Tape):
     @property
     def is_apart(self) -> bool:
         """Whether nobody has asked for pages."""
-        return self._entries is None
+        return self.is_folded
 
     @property
-    def entries(self) -> list[Entry]:  # type: ignore[override]
+    def has_strips(self) -> bool:
+        """Its pages are those of a template."""
+        return False
+
+    def _unfolded(self) -> list[Entry]:
         """The pages, whose saved values are those of the template."""
-        if self._entries is None:
-            plan = self.plan
-            steps = zip(plan.stages, plan.launches, plan.instances, strict=True)
-            self._entries = [self._page(*step) for step in steps]
-        return self._entries
+        steps = zip(self.plan.stages, self.plan.launches, self.plan.instances, strict=True)
+        return [self._page(*step) for step in steps]
 
     def _page(self, stage: int, launch: Launch, instances: Integers) -> Page:
         run = self._run()

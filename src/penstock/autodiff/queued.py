@@ -99,7 +99,7 @@ class QueuedReversal(Reversal):
                 work = partial(parts[device].run_step, entry, step)
                 batch.add(device, -order.number, flight.task(-order.number, device, work))
         for device, part in enumerate(parts):
-            batch.add(device, 1, flight.task(1, device, part._flush_windows))
+            batch.add(device, 1, flight.task(1, device, part.flush))
         flight.put(batch.tasks())
         flight.land()
         for part in parts:

@@ -71,21 +71,26 @@ class Reversal(GradientsSoFar):
             with collector_waits():
                 steps = [self._reverse(entry) for entry in reversed(entries)]
         for entry in () if is_known else reversed(entries):
-            steps.append(self._reverse(entry))
-            self.run_step(entry, steps[-1])
+            steps.append(self.reverse_one(entry))
         present = {number: arena.present.copy() for number, arena in self.arenas.items()}
         way = WayBack(tuple(steps), present)
         if is_known:
             self.go(entries, way)
         else:
-            self._flush_windows()
+            self.flush()
         return way if self.is_repeatable else None
+
+    def reverse_one(self, entry: Entry) -> tuple[Half, ...] | Move:
+        """Find the way back of one entry, and go it."""
+        step = self._reverse(entry)
+        self.run_step(entry, step)
+        return step
 
     def run_again(self, entries: Sequence[Entry], way: WayBack) -> None:
         """Go through a tape on the way that an earlier pass has found for one like it."""
         straight = way.straight.find(entries, way.steps) if self._may_go_straight else None
         if straight is not None and straight.go(self, entries):
-            self._flush_windows()
+            self.flush()
         else:
             self.go(entries, way)
         for number, present in way.present.items():
@@ -100,7 +105,7 @@ class Reversal(GradientsSoFar):
         """Take all steps of a way."""
         for entry, step in zip(reversed(entries), way.steps, strict=True):
             self.run_step(entry, step)
-        self._flush_windows()
+        self.flush()
 
     def run_step(self, entry: Entry, step: tuple[Half, ...] | Move) -> None:
         """Take the step that belongs to an entry."""

@@ -7,9 +7,9 @@ the arena's slots are used again. Taping is the same for calls of programs and f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from itertools import chain
+from typing import Any, TypeAlias
 
 import torch
 
@@ -18,6 +18,7 @@ from penstock.autodiff.joint import TrainingForm
 from penstock.autodiff.lent_rows import find_lent
 from penstock.autodiff.opaque import launch_kept
 from penstock.autodiff.page import Page
+from penstock.autodiff.strips import Strip
 from penstock.autodiff.versions import check_version
 from penstock.plan.schedule import Copy, Pad, Span, Store, Unpad
 from penstock.run.batched.emit import BatchFunction
@@ -41,11 +42,39 @@ Asked: TypeAlias = tuple[Sequence[int], Sequence[int], bool]
 Entry: TypeAlias = Page | Copy | Pad | Unpad | Store
 
 
-@dataclass(slots=True, eq=False)
 class Tape:
     """All that a backward pass reads of a run."""
 
-    entries: list[Entry] = field(default_factory=list)
+    def __init__(self, entries: list[Entry] | None = None) -> None:
+        #: What was carried out, with strips as they are.
+        self.parts: list[Any] = [] if entries is None else entries
+        #: Whether some of it is not there one by one.
+        self.is_folded = False
+
+    @property
+    def has_strips(self) -> bool:
+        """Whether there are launches in it that native code has run, and nobody has asked for."""
+        return self.is_folded
+
+    @property
+    def entries(self) -> list[Entry]:
+        """What was carried out, one by one."""
+        if self.is_folded:
+            self.entries = self._unfolded()
+        return self.parts
+
+    @entries.setter
+    def entries(self, entries: list[Entry]) -> None:
+        self.parts, self.is_folded = entries, False
+
+    def _unfolded(self) -> list[Entry]:
+        parts = (part.pages() if isinstance(part, Strip) else [part] for part in self.parts)
+        return list(chain.from_iterable(parts))
+
+    def add(self, part: Entry | Strip) -> None:
+        """One more, the last."""
+        self.parts.append(part)
+        self.is_folded = self.is_folded or isinstance(part, Strip)
 
 
 class Taping(Runner):
@@ -88,19 +117,19 @@ class Taping(Runner):
             self._launch_taped(step, operands, results)
         else:
             super()._launch(step)
-            self.tape.entries.append(Page(step.launch, step.block))
+            self.tape.add(Page(step.launch, step.block))
 
     def _store(self, step: PreparedStore) -> None:
         super()._store(step)
-        self.tape.entries.append(step.store)
+        self.tape.add(step.store)
 
     def _copy(self, step: PreparedCopy) -> None:
         super()._copy(step)
-        self.tape.entries.append(step.copy)
+        self.tape.add(step.copy)
 
     def _pad(self, step: PreparedPadding) -> None:
         super()._pad(step)
-        self.tape.entries.append(step.padding)
+        self.tape.add(step.padding)
 
     def _launch_taped(
         self, step: PreparedLaunch, operands: Sequence[int], results: Sequence[int]
@@ -110,7 +139,7 @@ class Taping(Runner):
         asked = (operands, results, self.saves_rows)
         is_done = self._save_bound(step, page, asked, self.run_bound(step, asked))
         if is_done or self._run_distinct(step, page) or self._run_fused(step, page, asked):
-            self.tape.entries.append(page)
+            self.tape.add(page)
             return
         arguments = step.arguments(self)
         try:
@@ -123,7 +152,7 @@ class Taping(Runner):
             raise
         self.check(step, arguments, made)
         step.store(self, made)
-        self.tape.entries.append(page)
+        self.tape.add(page)
 
     def _run_distinct(self, step: PreparedLaunch, page: Page) -> bool:
         """Do the launch for distinct rows, if some are the same."""
@@ -291,6 +320,6 @@ def _noted(new_page: Callable[..., Page], step: PreparedLaunch, *, is_own: bool 
     def note(run: Runner, saved: Sequence[torch.Tensor]) -> None:
         page = new_page(launch, block)
         page.save(saved, is_own=is_own)
-        run.tape.entries.append(page)  # type: ignore[attr-defined]
+        run.tape.add(page)  # type: ignore[attr-defined]
 
     return note

@@ -11,12 +11,14 @@ from typing import Any
 
 from penstock.autodiff.leading_slots import find_leading
 from penstock.autodiff.page import Page
+from penstock.autodiff.strips import Strip
 from penstock.autodiff.tape import Entry, Tape, Taping
 from penstock.autodiff.versions import version_of
 from penstock.ir.graph import Wire
 from penstock.plan.schedule import Span
 from penstock.run.engine import Run
 from penstock.run.kept_plans import KeptPlan
+from penstock.run.strips.batch import Batch
 
 
 class TapedRun(Taping, Run):
@@ -57,6 +59,10 @@ class TapedRun(Taping, Run):
         for entry in traces:
             if isinstance(entry, Page):
                 entry.consumed = None
+
+    def note_strip(self, batch: Batch, begin: int, end: int) -> None:
+        """Native code has run these launches: they go on the tape together."""
+        self.tape.add(Strip(self, batch, begin, end))
 
     def finish(self) -> None:
         """Let go of what backward does not need: values live on in pages only, and of the planner

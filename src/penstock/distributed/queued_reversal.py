@@ -66,7 +66,7 @@ class QueuedPlacedReversal(PlacedReversal):
                 self._put(entry)
         self.lanes.count += 1
         for lane, part in enumerate(self.parts):
-            self.lanes.add(lane, part._flush_windows)
+            self.lanes.add(lane, part.flush)
         self.lanes.put()
 
     def _put(self, entry: Entry) -> None:

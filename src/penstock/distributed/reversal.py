@@ -35,7 +35,7 @@ class PlacedReversal(Reversal):
                 self._return(entry)
             else:
                 self.run_step(entry, self._reverse(entry))
-        self._flush_windows()
+        self.flush()
         return None
 
     def _return(self, crossing: Crossing) -> None:

@@ -45,6 +45,11 @@ def distinct_always() -> Iterator[None]:
         _is_always.reset(token)
 
 
+def is_distinct_always() -> bool:
+    """Whether that is so here."""
+    return _is_always.get()
+
+
 @dataclass(frozen=True, slots=True)
 class DistinctRows:
     """The rows of a launch, each as often as it differs from others."""

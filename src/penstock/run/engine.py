@@ -39,6 +39,8 @@ from penstock.run.runner import Runner
 from penstock.run.seeds import Seed
 from penstock.run.shipped import Contents, ShippedPlanner, find_shipped
 from penstock.run.straight import Straightened
+from penstock.run.strips.batch import Batch
+from penstock.run.strips.running import Stripped
 from penstock.run.templates.template import Poured
 
 if TYPE_CHECKING:
@@ -181,21 +183,44 @@ class Run(Runner):
         machine = made or executable.new_planner(limits, self.count, seed, self.numbers)
         self.planner = self.machine = machine
         adopted = machine.take(inputs)
-        steps = machine.run()
-        window, is_over = self._plan(machine, steps, None)
-        if not is_over or not self._pour(machine, window, adopted, columns):
-            if not self.is_dry:
-                install_inputs(self, columns, adopted)
-            answer = self._carry_out(window)
-            while not is_over:
-                window, is_over = self._plan(machine, steps, answer)
-                answer = self._carry_out(window)
+        strips = self._strips(machine)
+        if strips is not None:
+            install_inputs(self, columns, adopted)
+            strips.carry_out(self)
             self.outcome = machine.outcome(adopted)
+        else:
+            self._take_turns(machine, adopted, columns)
         note_planned(machine, self.seconds)
         self.schedule.arenas = [extent.kind for extent in self.outcome.extents]
         self.schedule.firings = machine.firings
         if self.keeping is not None:
             self.kept, self.keeping = self.keeping.keep(self.outcome), None
+
+    def _take_turns(self, machine: AnyPlanner, adopted: Adopted, columns: Columns) -> None:
+        """Plan a window and carry it out, until all is done."""
+        steps = machine.run()
+        window, is_over = self._plan(machine, steps, None)
+        if is_over and self._pour(machine, window, adopted, columns):
+            return
+        if not self.is_dry:
+            install_inputs(self, columns, adopted)
+        answer = self._carry_out(window)
+        while not is_over:
+            window, is_over = self._plan(machine, steps, answer)
+            answer = self._carry_out(window)
+        self.outcome = machine.outcome(adopted)
+
+    def _strips(self, machine: AnyPlanner) -> Stripped | None:
+        """What runs a fresh plan by native code; None where it is to be kept, or looked at."""
+        is_looked_at = self.recorder is not None or self.is_dry or self.keeps_schedule
+        if is_looked_at or not self.goes_straight:
+            return None
+        if self.keeping is not None and self.keeping.is_worth_it:
+            return None
+        return self.executable.strips.find(machine, self.purpose)
+
+    def note_strip(self, batch: Batch, begin: int, end: int) -> None:
+        """Native code has run these launches."""
 
     def _pour(
         self, machine: AnyPlanner, window: list[Instruction], adopted: Adopted, columns: Columns

@@ -39,6 +39,7 @@ from penstock.run.padding.block import PaddedBlock
 from penstock.run.recording import CallRecorder, recorded_call
 from penstock.run.seeds import Seed
 from penstock.run.shipped import ShippedPlan, plan_ahead
+from penstock.run.strips.running import Strips
 from penstock.run.templates.choice import Templates
 from penstock.run.whole_loops import WholeLoops
 from penstock.run.windows import Windows
@@ -88,6 +89,8 @@ class Executable:
         self._may_be_absent = any(device.startswith("cuda") for device in devices)
         #: What fresh plans are poured into, as CUDA graphs.
         self.templates = Templates(devices)
+        #: What runs fresh plans on a CPU by native code.
+        self.strips = Strips(self.blocks, devices)
         #: The same program with windows before its counted loops.
         self.windows = Windows(self, devices, opens_windows)
         #: The same program with loops that devices run as a whole.

@@ -114,30 +114,31 @@ def can_keep_plans(linked: Linked) -> bool:
 class Keeping:
     """Collects the windows of a run under way, as long as they are worth keeping."""
 
-    __slots__ = ("_bytes", "_is_worth_it", "_plans", "_windows", "key")
+    __slots__ = ("_bytes", "_plans", "_windows", "is_worth_it", "key")
 
     def __init__(self, plans: KeptPlans, key: bytes) -> None:
         self.key = key
         self._plans = plans
-        self._is_worth_it = plans.is_worth_keeping(key)
+        #: Whether the plan may come again, and is small enough so far.
+        self.is_worth_it = plans.is_worth_keeping(key)
         self._windows: list[PreparedWindow] = []
         self._bytes = 0
 
     def add(self, window: PreparedWindow) -> None:
         """Take one more window; a plan that has become too large is let go."""
-        if not self._is_worth_it:
+        if not self.is_worth_it:
             return
         self._bytes += _size(window)
         self._windows.append(window)
         if self._bytes > self._plans.most_bytes:
-            self._is_worth_it = False
+            self.is_worth_it = False
             self._windows.clear()
 
     def keep(self, outcome: Outcome) -> KeptPlan | None:
         """The run has ended: others may use its plan, unless it is too large or will not come
         again.
         """
-        if not self._is_worth_it:
+        if not self.is_worth_it:
             return None
         where = (outcome.inputs, outcome.results, outcome.adopted, outcome.extents)
         size = self._bytes + size_of(where)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import inf
+from typing import Any
 
 import torch
 
@@ -44,6 +45,9 @@ class FusedForm:
         self.compiled: Compiled | None = None
         #: Whether what it gives is in memory of its own, which nobody else knows of.
         self.gives_own = False
+        #: The same for native code, made and looked up by `penstock.run.strips`; False where there
+        #: is none.
+        self.native: Any = None
         #: Whether it was tried to compile it.
         self.is_tried = False
 

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -98,24 +99,47 @@ def _compile(
         check_indices(graph, slots)
     with tracing(TracingContext(mode)), _settings(on_gpu):
         compiled: Any = compile_fx_inner(graph, fakes, cpp_wrapper=on_gpu)
-    return _inner(compiled)
+    return Inner(compiled)
 
 
-def _inner(compiled: Any) -> Compiled:
+class Inner:
     """The code without what Inductor does around every call for its own records, which takes longer
     than a small kernel; the first call, which is for checking, has done with it.
     """
 
-    code: Any = compiled
+    __slots__ = ("_compiled", "code")
 
-    def call(tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-        nonlocal code
+    def __init__(self, compiled: Any) -> None:
+        self._compiled = compiled
+        #: What is called: Inductor's object at first, then what it has in it.
+        self.code: Any = compiled
+
+    def __call__(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        code = self.code
         found: Sequence[torch.Tensor] = code(tensors)
-        if code is compiled:
-            code = getattr(compiled, "current_callable", None) or compiled
+        if code is self._compiled:
+            self.code = getattr(code, "current_callable", None) or code
         return found
 
-    return call
+
+def generated(compiled: Compiled) -> FunctionType | None:
+    """The Python function that Inductor has written for a CPU, which takes itself and a list of
+    tensors; None where code was made otherwise, or was never called.
+    """
+    code = compiled.code if isinstance(compiled, Inner) else None
+    function = code.__func__ if isinstance(code, MethodType) else None
+    return function if isinstance(function, FunctionType) else None
+
+
+def cpp_compiler() -> str | None:
+    """The compiler that kernels for a CPU are compiled with; None where there is none."""
+    cache_folder()
+    try:
+        from torch._inductor.cpp_builder import get_cpp_compiler
+
+        return shutil.which(get_cpp_compiler())
+    except Exception:  # of many kinds, by version
+        return None
 
 
 def _fake(mode: FakeTensorMode, example: torch.Tensor, free: set[int]) -> torch.Tensor:

@@ -1,0 +1,207 @@
+"""What native code knows of the backward halves of a program's blocks, for tapes of one purpose.
+
+A half is known by its block and by which results have cotangents. All gradients are given to native
+code, which writes the first one of a slot and adds others to it, so one form serves all launches.
+What is known is handed out as it stands: later additions make new arrays.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.autodiff.additions import Collection, find_outline
+from penstock.autodiff.fused_half import HalfForm, find_form
+from penstock.autodiff.joint import Pattern, TrainingForm
+from penstock.autodiff.page import Page
+from penstock.autodiff.way_back import Half
+from penstock.plan.schedule import Integers, Picks, Shared, Span
+from penstock.run.strips.code import NativeCode
+from penstock.run.strips.forms import native_code, row_bytes
+from penstock.run.strips.words import MOST_ITEMS, MOST_RESULTS, SETS, Set, address_of
+
+if TYPE_CHECKING:
+    from penstock.autodiff.reverse import Reversal
+    from penstock.autodiff.taped_run import TapedRun
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NativeHalf:
+    """The half of a block for one set of results with cotangents."""
+
+    block: int
+    code: NativeCode
+    #: The uniform values that it reads.
+    wires: tuple[int, ...]
+    #: The arenas of the operands whose gradients are added.
+    arenas: tuple[int, ...]
+    #: What is collected, and which of the values given are its factors.
+    collected: tuple[tuple[Collection, tuple[int, ...]], ...]
+    #: The pointers at which factors are given.
+    factors: frozenset[int]
+    words: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class KnownHalves:
+    """All halves, as far as they are known."""
+
+    #: For each block the results that may have cotangents, then for each set of them where the
+    #: words of its half begin.
+    half_of: Integers
+    words: Integers
+    #: Uniform values that halves read.
+    wires: tuple[int, ...]
+    #: Halves by where their words begin, and the words that a pass has for all of them.
+    halves: dict[int, NativeHalf]
+    pass_words: int
+
+    @cached_property
+    def addresses(self) -> tuple[int, int]:
+        """Where sets and words are."""
+        return address_of(self.half_of), address_of(self.words)
+
+
+@dataclass(slots=True, eq=False)
+class StripHalves:
+    """The halves of the blocks of one program."""
+
+    known: KnownHalves
+    #: Whether rows with some cotangents may go with those that have more: for each block, set and
+    #: smaller set 0 where that is not known, 1 where they may, 2 where they may not.
+    zeros: npt.NDArray[np.uint8]
+    _adding: threading.Lock = field(default_factory=threading.Lock)
+
+    @staticmethod
+    def of(run: TapedRun) -> StripHalves:
+        """Nothing is known yet but what carries gradients."""
+        count = len(run.blocks)
+        half_of = np.full((count, 1 + SETS), Set.UNKNOWN, np.int64)
+        for block in range(count):
+            operands, results = run.flows(block)
+            is_small = max(results, default=0) < MOST_RESULTS
+            flowing = sum(1 << k for k in results) if operands else 0
+            half_of[block, 0] = flowing if is_small or not operands else Set.LEFT
+        known = KnownHalves(half_of, np.empty(0, np.int64), (), {}, 0)
+        return StripHalves(known, np.zeros((count, SETS, SETS), np.uint8))
+
+    def add(self, reversal: Reversal, page: Page, forward: NativeCode, number: int) -> bool:
+        """Find the half of a launch for a set of results; False where it is not worth it yet."""
+        block = page.launch.block
+        if not page.block.is_hot("backward", page.rows):
+            return False
+        found = _find_half(reversal, page, forward, pattern_of(number))
+        with self._adding:
+            self.known = _with(self.known, block, number, found)
+        return True
+
+    def may_be_zero(self, page: Page, number: int, other: int) -> None:
+        """Find out whether rows with a smaller set of cotangents may go with the others."""
+        form = page.form
+        takes = isinstance(form, TrainingForm) and form.takes_zeros(
+            pattern_of(number), pattern_of(other)
+        )
+        self.zeros[page.launch.block, number, other] = 1 if takes else 2
+
+
+def pattern_of(number: int) -> Pattern:
+    """The results of a set."""
+    return tuple(k for k in range(MOST_RESULTS) if number >> k & 1)
+
+
+def _with(known: KnownHalves, block: int, number: int, found: NativeHalf | None) -> KnownHalves:
+    """The same with one half more, or without one for good."""
+    half_of = known.half_of.copy()
+    if found is None:
+        half_of[block, 1 + number] = Set.LEFT
+        return KnownHalves(half_of, known.words, known.wires, known.halves, known.pass_words)
+    start = half_of[block, 1 + number] = len(known.words)
+    wires = dict.fromkeys((*known.wires, *found.wires))
+    places = {wire: place for place, wire in enumerate(wires)}
+    words = _placed(found, [places[wire] for wire in found.wires], known.pass_words)
+    return KnownHalves(
+        half_of,
+        np.concatenate([known.words, np.array(words, np.int64)]),
+        tuple(wires),
+        {**known.halves, int(start): found},
+        known.pass_words + 1 + found.code.pointers,
+    )
+
+
+#: Where in the words of a half its own words of a pass are said, and where the uniform values begin
+#: behind so many saved ones.
+FACTORS, HEAD = 7, 8
+
+
+def _placed(half: NativeHalf, wires: list[int], factors: int) -> list[int]:
+    """The words of a half where its uniform values and its words of a pass have places."""
+    words = list(half.words)
+    words[FACTORS] = factors
+    first = HEAD + words[1]
+    words[first : first + len(wires)] = wires
+    return words
+
+
+# ---- finding one ---------------------------------------------------------------------------------
+
+
+def _find_half(
+    reversal: Reversal, page: Page, forward: NativeCode, pattern: Pattern
+) -> NativeHalf | None:
+    """The half of such launches; None where it is left to Python."""
+    if not isinstance(page.form, TrainingForm):
+        return None
+    half = Half(pattern, None, (), page.needs_saved(pattern))
+    half.outline = find_outline(reversal, page, page.form.backward(pattern).gradients)
+    if not all(isinstance(item, Collection) for item in half.outline.uniform):
+        return None
+    form = find_form(reversal, page, half, (0,) * len(half.outline.in_slots))
+    if form is None or not all(entries for _, entries in form.saved):
+        return None
+    form.form.ready(page.rows)
+    code = native_code(form.form)
+    if code is None or len(form.saved) + len(form.uniforms) + len(pattern) > MOST_ITEMS:
+        return None
+    saved = [forward.results[position].pointer for position, _ in form.saved]
+    return _native(page, half, form, code, saved)
+
+
+def _native(
+    page: Page, half: Half, form: HalfForm, code: NativeCode, saved: list[int]
+) -> NativeHalf:
+    launch, outline = page.launch, half.outline
+    assert outline is not None
+    pointer_of = {place: made.pointer for place, made in zip(form.given, code.results)}
+    collected = tuple(
+        (item, tuple(form.given.index(place) for place in item.how.places))
+        for item in outline.uniform
+        if isinstance(item, Collection)
+    )
+    factors = frozenset(code.results[k].pointer for _, places in collected for k in places)
+    added: list[int] = []
+    arenas = []
+    for operand, place in outline.in_slots:
+        source = launch.operands[operand]
+        assert isinstance(source, Span | Picks)
+        entry = sum(not isinstance(item, Shared) for item in launch.operands[:operand])
+        added += (entry, source.arena, pointer_of[place])
+        arenas.append(source.arena)
+    wires = tuple(launch.operands[k].wire for k in form.uniforms)  # type: ignore[union-attr]
+    given = [word for k, size in enumerate(row_bytes(code)) for word in (int(k in factors), size)]
+    head = [
+        code.words.ctypes.data,
+        len(saved),
+        len(wires),
+        len(half.pattern),
+        len(arenas),
+        code.pointers,
+        int(half.needs_saved),
+        0,
+    ]
+    words = (*head, *saved, *wires, *half.pattern, *added, *given)
+    return NativeHalf(launch.block, code, wires, tuple(arenas), collected, factors, words)

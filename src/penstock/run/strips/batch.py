@@ -1,0 +1,191 @@
+"""Carries out one batch of the native planner's records: strips of launches by native code, and
+what lies between them as instructions.
+
+A batch owns the memory that its launches save, in one piece. What native code was told is made for
+one run and is not kept.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from penstock.plan.native.decode import Records
+from penstock.plan.schedule import Chunk, Instruction, Integers
+from penstock.run.arenas import Arena, merged
+from penstock.run.strips.forms import KnownForms, StripForms
+from penstock.run.strips.library import Library
+from penstock.run.strips.words import (
+    AT,
+    IS_NATIVE,
+    LAUNCH_WORDS,
+    LEAST_RECORD,
+    Words,
+    address_of,
+)
+
+if TYPE_CHECKING:
+    from penstock.plan.native.machine import NativeMachine
+    from penstock.run.engine import Run
+
+
+class _Scratch(threading.local):
+    """Memory for what native code needs for a moment, and the numbers from 0 on."""
+
+    def __init__(self) -> None:
+        self.memory, self.counts = torch.empty(0, dtype=torch.uint8), np.arange(1024)
+
+    def room(self, size: int) -> torch.Tensor:
+        """So many bytes at least."""
+        if size > len(self.memory):
+            with torch.inference_mode(False):
+                self.memory = torch.empty(2 * size, dtype=torch.uint8)
+        return self.memory
+
+    def count_to(self, number: int) -> Integers:
+        """The numbers below this one, and perhaps more."""
+        if number > len(self.counts):
+            self.counts = np.arange(2 * number)
+        return self.counts
+
+
+scratch = _Scratch()
+
+
+class Batch:
+    """One batch of records."""
+
+    def __init__(self, machine: NativeMachine, records: Records, forms: KnownForms) -> None:
+        self.decoder = machine.decoder
+        self.records, self.forms = records, forms
+        self.launches = np.zeros((len(records.heads) // LEAST_RECORD + 1, LAUNCH_WORDS), np.int64)
+        self._addresses = tuple(map(address_of, (records.heads, records.data, self.launches)))
+        #: How many records there are, and a number beyond all slots and rows that they name.
+        self.count = self.highest = 0
+        #: What launches have saved, and how many of them may be asked for it.
+        self.saved: torch.Tensor | None = None
+        self._wanted = 0
+
+    def expect(self) -> None:
+        """It is known which launches are run natively."""
+        self._wanted = int(self.launches[: self.count, IS_NATIVE].sum())
+
+    def let_go(self, count: int) -> None:
+        """So many launches will not be asked for what they have saved any more."""
+        self._wanted -= count
+        if not self._wanted:
+            self.saved = None
+
+    def tell(self, words: Words) -> None:
+        """Say what does not change from run to run."""
+        words.heads, words.data, words.launches = self._addresses
+        words.heads_end = len(self.records.heads)
+        words.form_of, words.forms = self.forms.addresses
+        if self.saved is not None:
+            words.saved = self.saved.data_ptr()
+
+    def instruction(self, number: int) -> tuple[Instruction, Integers | None]:
+        """What a record stands for, and the instances of a launch."""
+        ends = self.launches[number + 1, AT] if number + 1 < self.count else None
+        heads = self.records.heads[self.launches[number, AT] : ends]
+        records = self.records._replace(heads=heads, chunks=[], given=())
+        return next(self.decoder.decode(records))
+
+    def stretches(self) -> Iterator[tuple[int, int, bool]]:
+        """Records that follow each other and are all run natively, or none of them."""
+        is_native = self.launches[: self.count, IS_NATIVE]
+        ends = [*(np.flatnonzero(np.diff(is_native)) + 1).tolist(), self.count]
+        begin = 0
+        for end in ends:
+            if end > begin:
+                yield begin, end, bool(is_native[begin])
+            begin = end
+
+
+def carry_out_batch(
+    run: Run, machine: NativeMachine, records: Records, forms: StripForms, library: Library
+) -> None:
+    """Do all that a batch asks for."""
+    run._grow(merged(Chunk(*chunk[1:]) for chunk in records.chunks))
+    batch = Batch(machine, records, forms.known)
+    words = Words(sgemm=library.sgemm, dgemm=library.dgemm)
+    batch.tell(words)
+    kept = _measure(run, batch, words, library)
+    for begin, end, is_native in batch.stretches():
+        if not is_native:
+            for number in range(begin, end):
+                _by_python(run, machine, batch, number, forms)
+            continue
+        at = begin
+        while at < end:
+            failed = library.forward(ctypes.byref(words), at, end)
+            if failed > at:
+                run.note_strip(batch, at, failed)
+            if failed < end:
+                _by_python(run, machine, batch, failed, forms)
+            at = failed + 1
+    del kept
+
+
+def _measure(run: Run, batch: Batch, words: Words, library: Library) -> object:
+    """Find out what is run natively, and make room for it; what must live as long as it runs."""
+    rows = np.zeros(len(batch.forms.starts), np.int64)
+    library.count(ctypes.byref(words), address_of(rows))
+    arenas, chunks = _arena_words(run.arenas)
+    wires = _wire_words(run, batch.forms, rows)
+    words.arenas, words.chunks = address_of(arenas), address_of(chunks)
+    words.wires = address_of(wires)
+    batch.count = library.measure(ctypes.byref(words))
+    batch.expect()
+    batch.highest = words.highest
+    counts = scratch.count_to(batch.highest)
+    memory = scratch.room(words.scratch_most)
+    words.counts, words.scratch = address_of(counts), memory.data_ptr()
+    words.scratch_end = len(memory)
+    if words.saved_bytes:
+        batch.saved = torch.empty(words.saved_bytes, dtype=torch.uint8)
+        words.saved = batch.saved.data_ptr()
+    return rows, arenas, chunks, wires, counts, memory
+
+
+def _arena_words(arenas: Sequence[Arena]) -> tuple[Integers, Integers]:
+    """The chunks of arenas, with where slot 0 would be."""
+    firsts: list[int] = []
+    chunks: list[int] = []
+    for arena in arenas:
+        is_usable = arena.device.type == "cpu" and not arena.is_held
+        found = list(zip(arena.starts, arena.chunks)) if is_usable else []
+        if not all(chunk.is_contiguous() for _, chunk in found):
+            found = []
+        firsts += (len(chunks) // 3, len(found))
+        for start, chunk in found:
+            row = prod(arena.kind.shape) * chunk.element_size()
+            chunks += (start, start + chunk.shape[0], chunk.data_ptr() - start * row)
+    return np.array(firsts, np.int64), np.array(chunks, np.int64)
+
+
+def _wire_words(run: Run, forms: KnownForms, rows: Integers) -> Integers:
+    """Where the uniform values are that blocks with launches take; 0 for others."""
+    wires = np.zeros(len(forms.wires) + 1, np.int64)
+    for block in np.flatnonzero(rows).tolist():
+        for place in forms.wires_of.get(block, ()):
+            values = run.uniform(forms.wires[place])
+            wires[place] = values.data_ptr() if values.is_contiguous() else 0
+    return wires
+
+
+def _by_python(
+    run: Run, machine: NativeMachine, batch: Batch, number: int, forms: StripForms
+) -> None:
+    """Carry out one record as an instruction."""
+    item, instances = batch.instruction(number)
+    if instances is not None:
+        machine.launched.append(instances)
+    for step in run._carry_out_prepared([item])[0].steps:
+        forms.learn(run, step)

@@ -1,0 +1,121 @@
+"""The words that `strips.cpp` reads, under the names and in the order that it has for them."""
+
+from __future__ import annotations
+
+import ctypes
+from enum import IntEnum
+from typing import Any
+
+import numpy.typing as npt
+
+
+class Item(IntEnum):
+    """What an operand of a block is."""
+
+    UNIFORM = 0
+    SLOTS = 1
+    HOSTED = 2
+    #: Left to Python.
+    OTHER = 3
+
+
+class Set(IntEnum):
+    """What is known of a set of results, in the place of a half."""
+
+    UNKNOWN = -1
+    LEFT = -2
+
+
+class Gone(IntEnum):
+    """What has become of a launch on the way back."""
+
+    FRESH = 0
+    GONE = 1
+    HAS_PAGE = 2
+
+
+class Why(IntEnum):
+    """Why the way back has stopped."""
+
+    OVER = 0
+    #: The launch goes back as Python does it.
+    PLAIN = 1
+    #: Its half is not known, or not made ready for this pass.
+    WANTED = 2
+    READY = 3
+    #: It is not known whether rows that lack some cotangents may go with the others.
+    ZEROS = 4
+    #: Scratch memory is too small.
+    ROOM = 5
+    #: It has gone back before.
+    USED = 6
+    #: It has failed half-way.
+    BROKEN = 7
+
+
+#: Words of a launch in the table that measuring fills: where its record is, its rows, its block,
+#: where its saved values begin, and whether it is run natively.
+AT, ROWS, BLOCK, SAVED, IS_NATIVE = range(5)
+LAUNCH_WORDS = 5
+
+#: Words of a record, at least.
+LEAST_RECORD = 7
+
+#: Results of a block that may have cotangents, and sets of them.
+MOST_RESULTS = 4
+SETS = 1 << MOST_RESULTS
+
+#: Operands and results of a block, and what its halves take, at most.
+MOST_ITEMS = 64
+
+GRADIENT_WORDS = 6
+
+
+class Words(ctypes.Structure):
+    """All that native code is told in one call, and what it says."""
+
+    _fields_ = [
+        (name, ctypes.c_int64)
+        for name in (
+            "heads",
+            "heads_end",
+            "data",
+            "form_of",
+            "forms",
+            "arenas",
+            "chunks",
+            "wires",
+            "counts",
+            "launches",
+            "saved",
+            "scratch",
+            "scratch_end",
+            "sgemm",
+            "dgemm",
+            "saved_bytes",
+            "scratch_most",
+            "highest",
+            "gradients",
+            "half_of",
+            "halves",
+            "zeros",
+            "gone",
+            "factors",
+            "back_wires",
+            "keeps",
+            "why",
+            "set",
+            "other_set",
+        )
+    ]
+
+
+def address_of(values: npt.NDArray[Any]) -> int:
+    """Where an array is."""
+    address: int = values.__array_interface__["data"][0]
+    return address
+
+
+def aligned(size: int) -> int:
+    """Bytes up to the next value."""
+    return -(-size // 64) * 64

@@ -1,0 +1,115 @@
+"""Stands in for what Inductor generates, so that strips run without its compiler: each launch that
+native code runs calls back into Python, with the pointers that it would give to kernels.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from penstock.plan.limits import limits
+from penstock.plan.planners import planning
+from penstock.run.fused.inductor import Compiled
+from penstock.run.kept_plans import KeptPlans
+from penstock.run.strips import forms
+from penstock.run.strips.arguments import Argument
+from penstock.run.strips.code import Made, NativeCode
+from penstock.run.strips.library import library
+from tests.fused import fused_without_compiler
+
+#: Why tests of strips are left out, where they are.
+REASON = "native code needs a C++ compiler and torch's BLAS"
+
+KERNEL, ARGUMENT, BUFFER, SIZE = 1, 0, 1, 2
+EXAMPLE_ROWS, EXAMPLE_SIZE = 3, 5
+
+
+def has_strips() -> bool:
+    """Whether native code can run launches here."""
+    return library() is not None
+
+
+def tensor_at(address: int, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+    """A tensor over memory of others."""
+    size = prod(shape) * dtype.itemsize
+    if not size:
+        return torch.empty(tuple(shape), dtype=dtype)
+    memory = (ctypes.c_char * size).from_address(address)
+    return torch.frombuffer(memory, dtype=dtype).view(tuple(shape))
+
+
+def called_back(compiled: Compiled, arguments: Sequence[Argument], name: str) -> NativeCode | None:
+    """Code of one step: it calls Python."""
+    made = results_of(compiled, arguments)
+    if made is None or any(argument.dtype.is_complex for argument in arguments):
+        return None
+    count = len(arguments)
+
+    def call(*values: int) -> None:
+        pointers, sizes, places = values[:count], values[count : 2 * count], values[2 * count :]
+        tensors = [
+            tensor_at(pointer, item.dtype, (size, *item.shape) if item.is_free else item.shape)
+            for pointer, size, item in zip(pointers, sizes, arguments, strict=True)
+        ]
+        with torch.no_grad():
+            given = compiled(tensors)
+        for place, result in zip(places, given, strict=True):
+            tensor_at(place, result.dtype, result.shape).copy_(result)
+
+    operands = [word for k in range(count) for word in (ARGUMENT, k, 0)]
+    operands += [word for k in range(count) for word in (SIZE, k, 1)]
+    operands += [word for k in range(len(made)) for word in (BUFFER, k, 0)]
+    parameters = len(operands) // 3
+    if parameters > 64:
+        return None
+    callback = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * parameters)(call)
+    address = ctypes.cast(callback, ctypes.c_void_p).value
+    rows = next(k for k, argument in enumerate(arguments) if argument.has_rows)
+    buffers = [word for k, item in enumerate(made) for word in (item.bytes_a_row, rows, k)]
+    step = [KERNEL, 4 + len(operands), address, parameters, *operands]
+    words = np.array([len(made), 1, *buffers, *step], np.int64)
+    return NativeCode(words, made, len(made), (), (callback,))
+
+
+def results_of(compiled: Compiled, arguments: Sequence[Argument]) -> tuple[Made, ...] | None:
+    """What code gives, found by trying it; None where native code could not provide for it."""
+    if not any(argument.has_rows for argument in arguments):
+        return None
+    examples = []
+    for item in arguments:
+        size = EXAMPLE_ROWS if item.has_rows else EXAMPLE_SIZE
+        shape = (size, *item.shape) if item.is_free else item.shape
+        whole = torch.zeros(shape, dtype=item.dtype)
+        examples.append(
+            torch.arange(size)
+            if item.has_rows and not item.shape and item.dtype == torch.int64
+            else whole
+        )
+    given = compiled(examples)
+    made = []
+    for pointer, result in enumerate(given):
+        if not result.dim() or result.shape[0] % EXAMPLE_ROWS:
+            return None
+        size = result.numel() * result.element_size() // EXAMPLE_ROWS
+        shape, entries = tuple(result.shape[1:]), result.shape[0] // EXAMPLE_ROWS
+        made.append(Made(result.dtype, shape, entries, size, pointer))
+    return tuple(made)
+
+
+@contextmanager
+def in_strips() -> Iterator[None]:
+    """Fresh plans inside are run by native code, from the second call of a program on."""
+    with (
+        fused_without_compiler(),
+        planning("always"),
+        limits(admitted_rows=(1 << 14) - 4),
+        patch.object(KeptPlans, "is_worth_keeping", lambda plans, key: False),
+        patch.object(forms, "read_code", called_back),
+    ):
+        yield
