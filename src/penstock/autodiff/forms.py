@@ -40,7 +40,7 @@ def training_form(
     """
     if isinstance(block, RowLoopBlock):
         return _loop_form(block, operands, results)
-    sizes = {} if block.is_uniform else named_sizes(block.inputs, arguments)
+    sizes = {} if block.has_one_size else named_sizes(block.inputs, arguments)
     batched = block.form(block.dynamic_sizes(arguments))
     is_general = batched.is_general and () in block.forms and min(sizes.values(), default=2) > 1
     fixed = None if is_general or not sizes else sizes

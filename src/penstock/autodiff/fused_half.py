@@ -240,10 +240,11 @@ def _half_form(
     if any(entries < 0 for _, entries in saved):
         return None
     wires = [launch.operands[k].wire for k in backward.uniforms]  # type: ignore[union-attr]
+    is_flat = page.block.block.is_flat
     parts = [
         *(_saved_part(page.read_saved(k), entries) for k, entries in saved),
         *(whole_part(reversal.read_uniform(wire)) for wire in wires),
-        *(_rows_part(reversal.arena(target.arena).values) for target in targets),
+        *(_cotangent_part(reversal.arena(target.arena).values, is_flat) for target in targets),
     ]
     if len({part.device for part in parts}) != 1:
         return None
@@ -286,6 +287,13 @@ def _saved_part(values: torch.Tensor, entries: int) -> Part:
 
 def _rows_part(values: torch.Tensor) -> Part:
     return Part(Origin.GATHERED, values.dtype, tuple(values.shape[1:]), values.device)
+
+
+def _cotangent_part(values: torch.Tensor, is_flat: bool) -> Part:
+    if not is_flat:
+        return _rows_part(values)
+    shape = (1, *values.shape[1:])
+    return Part(Origin.GATHERED, values.dtype, shape, values.device, is_flat=True)
 
 
 def whole_part(values: torch.Tensor) -> Part:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from penstock.autodiff.additions import Collection, find_outline
+from penstock.autodiff.additions import Collection, UniformAddition, find_outline
 from penstock.autodiff.fused_half import HalfForm, find_form
 from penstock.autodiff.joint import Pattern, TrainingForm
 from penstock.autodiff.page import Page
@@ -23,11 +24,15 @@ from penstock.autodiff.way_back import Half
 from penstock.plan.schedule import Integers, Picks, Shared, Span
 from penstock.run.strips.code import NativeCode
 from penstock.run.strips.forms import native_code, row_bytes
-from penstock.run.strips.words import MOST_ITEMS, MOST_RESULTS, SETS, Set, address_of
+from penstock.run.strips.words import MOST_ITEMS, MOST_RESULTS, SETS, Given, Set, address_of
 
 if TYPE_CHECKING:
     from penstock.autodiff.reverse import Reversal
     from penstock.autodiff.taped_run import TapedRun
+
+
+#: What native code adds up.
+ADDABLE = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,8 +47,10 @@ class NativeHalf:
     arenas: tuple[int, ...]
     #: What is collected, and which of the values given are its factors.
     collected: tuple[tuple[Collection, tuple[int, ...]], ...]
-    #: The pointers at which factors are given.
-    factors: frozenset[int]
+    #: The uniform values whose gradients are given, and which of the values given these are.
+    sums: tuple[tuple[int, int], ...]
+    #: What becomes of the value at each pointer.
+    given: tuple[Given, ...]
     words: tuple[int, ...]
 
 
@@ -158,8 +165,6 @@ def _find_half(
         return None
     half = Half(pattern, None, (), page.needs_saved(pattern))
     half.outline = find_outline(reversal, page, page.form.backward(pattern).gradients)
-    if not all(isinstance(item, Collection) for item in half.outline.uniform):
-        return None
     form = find_form(reversal, page, half, (0,) * len(half.outline.in_slots))
     if form is None or not all(entries for _, entries in form.saved):
         return None
@@ -168,7 +173,8 @@ def _find_half(
     if code is None or len(form.saved) + len(form.uniforms) + len(pattern) > MOST_ITEMS:
         return None
     saved = [forward.results[position].pointer for position, _ in form.saved]
-    return _native(page, half, form, code, saved)
+    found = _native(page, half, form, code, saved)
+    return found if _is_sound(found) else None
 
 
 def _native(
@@ -182,7 +188,17 @@ def _native(
         for item in outline.uniform
         if isinstance(item, Collection)
     )
-    factors = frozenset(code.results[k].pointer for _, places in collected for k in places)
+    sums = tuple(
+        (item.wire, form.given.index(item.place))
+        for item in outline.uniform
+        if isinstance(item, UniformAddition)
+    )
+    kinds = [Given.ADDEND] * code.pointers
+    for _, places in collected:
+        for k in places:
+            kinds[code.results[k].pointer] = Given.FACTOR
+    for _, k in sums:
+        kinds[code.results[k].pointer] = Given.SUM
     added: list[int] = []
     arenas = []
     for operand, place in outline.in_slots:
@@ -192,7 +208,8 @@ def _native(
         added += (entry, source.arena, pointer_of[place])
         arenas.append(source.arena)
     wires = tuple(launch.operands[k].wire for k in form.uniforms)  # type: ignore[union-attr]
-    given = [word for k, size in enumerate(row_bytes(code)) for word in (int(k in factors), size)]
+    items = {made.pointer: made.dtype.itemsize for made in code.results}
+    given = [word for k, size in enumerate(row_bytes(code)) for word in (kinds[k], size, items[k])]
     head = [
         code.words.ctypes.data,
         len(saved),
@@ -204,4 +221,15 @@ def _native(
         0,
     ]
     words = (*head, *saved, *wires, *half.pattern, *added, *given)
-    return NativeHalf(launch.block, code, wires, tuple(arenas), collected, factors, words)
+    return NativeHalf(
+        launch.block, code, wires, tuple(arenas), collected, sums, tuple(kinds), words
+    )
+
+
+def _is_sound(half: NativeHalf) -> bool:
+    """Whether sums have no rows, and all else has some, of numbers that can be added up."""
+    return all(
+        bool(made.entries) == (half.given[made.pointer] is not Given.SUM)
+        and (made.dtype in ADDABLE or half.given[made.pointer] is Given.FACTOR)
+        for made in half.code.results
+    )

@@ -19,7 +19,16 @@ from penstock.autodiff.strip_halves import FACTORS, KnownHalves, NativeHalf, Str
 from penstock.autodiff.strips import Strip
 from penstock.run.strips.batch import scratch
 from penstock.run.strips.library import library
-from penstock.run.strips.words import BLOCK, GRADIENT_WORDS, ROWS, Set, Why, Words, address_of
+from penstock.run.strips.words import (
+    BLOCK,
+    GRADIENT_WORDS,
+    ROWS,
+    Given,
+    Set,
+    Why,
+    Words,
+    address_of,
+)
 
 if TYPE_CHECKING:
     from penstock.autodiff.reverse import Reversal
@@ -176,11 +185,16 @@ class _StripPass:
             self.factors[place + 1 + pointer] = memory.data_ptr()
 
     def _room_for_factors(self, half: NativeHalf) -> dict[int, torch.Tensor]:
+        """Room for factors of all rows, and for sums."""
         rows = self.rows[half.block]
-        return {
-            made.pointer: torch.empty((made.entries * rows, *made.shape), dtype=made.dtype)
+        shapes = {
+            made.pointer: ((made.entries * rows,) if made.entries else (), made)
             for made in half.code.results
-            if made.pointer in half.factors
+            if half.given[made.pointer] is not Given.ADDEND
+        }
+        return {
+            pointer: torch.empty((*first, *made.shape), dtype=made.dtype)
+            for pointer, (first, made) in shapes.items()
         }
 
     def _block(self, number: int) -> int:
@@ -197,3 +211,5 @@ class _StripPass:
             for item, places in half.collected:
                 factors = [given[results[k].pointer][: results[k].entries * rows] for k in places]
                 self.reversal.collect(item.key, item.wire, item.how, factors, is_own=True)
+            for wire, k in half.sums:
+                self.reversal.add_uniform(wire, given[results[k].pointer])

@@ -212,7 +212,7 @@ class Taping(Runner):
         operands, results = self.flows(number)
         if not operands or not results:
             return super().half_of(number)
-        form = self.whole_form(number)
+        form = self.whole_form(number) if self.blocks[number].is_uniform else None
         return None if form is None else (form.forward, "forward", len(form.saved))
 
     def whole_form(self, number: int) -> TrainingForm | None:

@@ -115,15 +115,20 @@ class RunnableBlock:
 
     def plain_function(self) -> BatchFunction | None:
         """The batched function, if it is one for all sizes and runs no row by itself."""
-        if not self.is_uniform:
+        if not self.has_one_size:
             return None
         form = self.form(())
         return None if form.unbatched else form.form_for(())
 
     @property
+    def has_one_size(self) -> bool:
+        """Whether no parameter has a dynamic size."""
+        return not self._dynamic
+
+    @property
     def is_uniform(self) -> bool:
-        """Whether all launches are alike but for their rows."""
-        return not self._dynamic and not self.block.is_flat
+        """Whether all launches are alike but for their rows, which are values of instances."""
+        return self.has_one_size and not self.block.is_flat
 
     def is_hot(self, half: str, rows: int = 0) -> bool:
         """Whether a launch of a half is to be run compiled, after one more of so many rows; never
@@ -159,6 +164,19 @@ class RunnableBlock:
         for a block that is not padded.
         """
         return None
+
+    @cached_property
+    def flat_inputs(self) -> tuple[bool, ...]:
+        """Which parameters take elements of sequences as sequences of one."""
+        kinds = [wire.type for wire in self.node.inputs]
+        return tuple(
+            self.block.is_flat
+            and bool(spec.shape)
+            and spec.kind == "row"
+            and isinstance(kind, TensorType)
+            and kind.is_sequence
+            for spec, kind in zip(self.inputs, kinds, strict=True)
+        )
 
     @property
     def is_mixing(self) -> bool:

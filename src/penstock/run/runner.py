@@ -237,7 +237,8 @@ class Runner:
         """What a block that is launched whole runs: a function, its name, and how many values it
         gives behind the block's results; None where it is not launched whole.
         """
-        function = self.blocks[number].plain_function()
+        block = self.blocks[number]
+        function = block.plain_function() if block.is_uniform else None
         return None if function is None else (function, "inference", 0)
 
     def _bind_ahead(self, step: PreparedLaunch) -> None:

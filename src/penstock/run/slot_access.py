@@ -54,8 +54,7 @@ def finding_operand(run: Runner, launch: Launch, block: RunnableBlock, position:
     if operand.length is not None:
         shape = (launch.rows, operand.length, *arena.kind.shape)
         return lambda run: fetch(run).view(shape)
-    kind = block.node.inputs[position].type
-    if block.block.is_flat and len(spec.shape) and kind.is_sequence:  # type: ignore[union-attr]
+    if block.flat_inputs[position]:
         return lambda run: fetch(run).unsqueeze(1)
     return fetch
 

@@ -37,7 +37,7 @@ def _row_bytes(run: Bounded, step: PreparedLaunch) -> int:
 
 def _find_row_bytes(run: Bounded, number: int) -> int:
     operands, results = run.flows(number)
-    if not operands or not results:
+    if not operands or not results or not run.blocks[number].is_uniform:
         return 0
     try:
         form = run.whole_form(number)

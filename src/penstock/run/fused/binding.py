@@ -176,12 +176,15 @@ def _code(
     run: Runner, launch: Launch, block: RunnableBlock, function: BatchFunction, returned: int
 ) -> LaunchCode | None:
     """The code of all launches like this one, if it can be compiled."""
-    found = [_part(spec, operand) for spec, operand in zip(block.inputs, launch.operands)]
+    given = zip(block.inputs, launch.operands, block.flat_inputs)
+    found = [_part(spec, operand, is_flat=is_flat) for spec, operand, is_flat in given]
     parts = [part for part in found if part is not None]
     arenas = [run.arena(target.arena) for target in launch.targets]
     written = [Written(arena.dtype, arena.kind.shape, arena.device) for arena in arenas]
     devices = {part.device for part in parts} | {result.device for result in written}
     is_long = any(target.length is not None for target in launch.targets)
+    if block.block.is_flat and any(device.type != "cpu" for device in devices):
+        return None
     if len(parts) != len(found) or len(devices) != 1 or is_long:
         return None
     return LaunchCode(function, tuple(parts), (*written, *[None] * returned))
@@ -197,7 +200,7 @@ def known_form(block: RunnableBlock, code: LaunchCode, half: str) -> FusedForm:
     return form
 
 
-def _part(spec: BlockInput, operand: Operand) -> Part | None:
+def _part(spec: BlockInput, operand: Operand, *, is_flat: bool) -> Part | None:
     """What an operand is for all launches alike; None for a dynamic size."""
     device = torch.device(spec.device)
     shape = tuple(size for size in spec.shape if isinstance(size, int))
@@ -209,7 +212,7 @@ def _part(spec: BlockInput, operand: Operand) -> Part | None:
         return Part(Origin.GIVEN, spec.torch_dtype, shape, device)
     if not isinstance(operand, Span | Picks) or operand.length is not None:
         return None
-    return Part(Origin.GATHERED, spec.torch_dtype, shape, device)
+    return Part(Origin.GATHERED, spec.torch_dtype, shape, device, is_flat=is_flat)
 
 
 def are_apart(launch: Launch) -> bool:

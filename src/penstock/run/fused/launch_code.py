@@ -53,6 +53,14 @@ class Part:
     is_joined: bool = False
     #: Whether zeros are left where it was gathered.
     is_taken: bool = False
+    #: Whether its rows lie in the arena without their first dimension, which is 1: they are elements
+    #: of sequences.
+    is_flat: bool = False
+
+    @property
+    def stored(self) -> tuple[int, ...]:
+        """What a row is in its arena."""
+        return self.shape[1:] if self.is_flat else self.shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +116,7 @@ class LaunchCode:
                     taken.append((tensor, index))
                 rows, tensor = index.shape[0], tensor.index_select(0, index)
                 tensor = tensor.flatten(0, 1) if part.is_joined else tensor
+                tensor = tensor.unsqueeze(1) if part.is_flat else tensor
             elif part.origin is Origin.GIVEN:
                 rows = tensor.shape[0]
             arguments.append(tensor)
@@ -176,7 +185,8 @@ class LaunchCode:
                 continue
             if isinstance(part, Written) or part.origin is Origin.GATHERED:
                 chunk += 2
-                add(_values(draw, (chunk, *part.shape), part.dtype).to(part.device), {0})
+                row = part.shape if isinstance(part, Written) else part.stored
+                add(_values(draw, (chunk, *row), part.dtype).to(part.device), {0})
                 picked = torch.randperm(chunk, generator=draw)[:rows]
                 add(picked.clone().to(part.device), {0})
                 if isinstance(part, Written) and part.is_merged:

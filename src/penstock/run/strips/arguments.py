@@ -35,7 +35,8 @@ def arguments_of(code: LaunchCode) -> tuple[Argument, ...]:
 
 def _of_part(part: Part | Written) -> Iterator[Argument]:
     if isinstance(part, Written) or part.origin is Origin.GATHERED:
-        yield Argument(part.dtype, part.shape, is_free=True, has_rows=False)
+        row = part.shape if isinstance(part, Written) else part.stored
+        yield Argument(part.dtype, row, is_free=True, has_rows=False)
         yield Argument(torch.int64, (), is_free=True, has_rows=True)
         if isinstance(part, Written) and part.is_merged:
             yield Argument(torch.bool, (), is_free=True, has_rows=True)

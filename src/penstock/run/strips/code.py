@@ -33,10 +33,12 @@ class Made:
     """A result: a contiguous tensor in memory that the caller provides, or an argument as it is."""
 
     dtype: torch.dtype
-    #: Without dimension 0.
+    #: Without dimension 0, if that counts rows.
     shape: tuple[int, ...]
-    #: Dimension 0 is so many times the number of rows.
+    #: Dimension 0 is so many times the number of rows; 0: the result is the same for any number of
+    #: them.
     entries: int
+    #: The bytes of a row; all bytes where there are no rows.
     bytes_a_row: int
     #: Which of the pointers to results it lies at, or at which place the argument is that it is;
     #: some results may share one.
@@ -100,13 +102,15 @@ def _made(view: View, memory: Extent, rows: int | None, holders: dict[int, int])
     is_whole = view.offset == 0 and exact(taken) == exact(memory)
     if not is_whole or not is_contiguous(view.shape, view.strides):
         raise Refused("a result with gaps, or a piece of a buffer")
-    shape = tuple(extent for extent in view.shape[1:] if isinstance(extent, int))
-    entries, argument = exact(view.shape[0]) if view.shape else (0, None)
-    if argument is None or argument != rows or len(shape) != len(view.shape) - 1:
-        raise Refused(f"a result that is not sized by rows: {shape} behind {(entries, argument)}")
     is_argument = view.kind == ARGUMENT
     pointer = view.index if is_argument else holders[view.index]
-    return Made(view.dtype, shape, entries, exact(taken)[0], pointer, is_argument)
+    fixed = tuple(extent for extent in view.shape if isinstance(extent, int))
+    if len(fixed) == len(view.shape):
+        return Made(view.dtype, fixed, 0, exact(taken)[0], pointer, is_argument)
+    entries, argument = exact(view.shape[0])
+    if argument is None or argument != rows or len(fixed) != len(view.shape) - 1:
+        raise Refused(f"a result that is not sized by rows: {fixed} and {(entries, argument)}")
+    return Made(view.dtype, fixed, entries, exact(taken)[0], pointer, is_argument)
 
 
 def _words(recorder: Recorder, holders: dict[int, int]) -> Integers:

@@ -78,7 +78,7 @@ class StripForms:
             return
         found = run.straight_launch(step)
         code = None if found is None else native_code(found[0].form)
-        if code is not None and self._fits(block):
+        if code is not None and self._fits(block) and all(made.entries for made in code.results):
             with self._adding:
                 self._codes[block] = code
                 self.known = self._found()

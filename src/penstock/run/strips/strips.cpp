@@ -48,9 +48,10 @@ enum { UNKNOWN = -1, LEFT = -2 };
 
 // Words of a half; behind them the saved values, the uniform values and the results whose cotangents
 // it takes, then three words for each operand to whose slots it adds (its place in the record, its
-// arena, and which of the given values), then for each value given whether it is a factor, and the
-// bytes of a row. A pass has words of its own for each half: how many rows of factors there are
-// (or UNKNOWN, or LEFT), and where those of each value given begin.
+// arena, and which of the given values), then three words for each value given: what becomes of it,
+// the bytes of a row (of a sum: all bytes), and those of an element. A pass has words of its own for
+// each half: how many rows have gone back (or UNKNOWN, or LEFT), and where factors or the sum begin.
+enum { ADDEND, FACTOR, SUM, GIVEN_WORDS };
 enum { HALF_CODE, TAKEN, READ, COTANGENTS, ADDED, GIVEN, NEEDS_SAVED, FACTORS, HALF };
 
 // What has become of a launch on the way back.
@@ -206,6 +207,13 @@ struct Rows {
   Word operator[](Word k) const { return listed ? listed[k] : k; }
 };
 
+template <typename Element>
+void add_all(char* to, const char* more, Word bytes) {
+  auto* sum = reinterpret_cast<Element*>(to);
+  const auto* term = reinterpret_cast<const Element*>(more);
+  for (Word k = 0; k < bytes / Word(sizeof(Element)); ++k) sum[k] += term[k];
+}
+
 struct Gradients {
   char* values;
   char* present;
@@ -228,14 +236,6 @@ struct Gradients {
     for (Word row = 0; present && row < slots.count; ++row) present[slots[row]] = 0;
   }
 
-  template <typename Element>
-  void add_row(Word slot, const char* more) const {
-    auto* sum = reinterpret_cast<Element*>(of(slot));
-    const auto* term = reinterpret_cast<const Element*>(more);
-    const Word count = bytes / Word(sizeof(Element));
-    for (Word k = 0; k < count; ++k) sum[k] += term[k];
-  }
-
   // The first gradient of a slot is written, others are added to it.
   void add(const Slots& slots, const Rows& chosen, const char* rows) const {
     for (Word k = 0; k < chosen.count; ++k, rows += bytes) {
@@ -245,9 +245,9 @@ struct Gradients {
         std::memcpy(of(slot), rows, bytes);
         present[slot] = 1;
       } else if (item == 4) {
-        add_row<float>(slot, rows);
+        add_all<float>(of(slot), rows, bytes);
       } else {
-        add_row<double>(slot, rows);
+        add_all<double>(of(slot), rows, bytes);
       }
     }
   }
@@ -367,9 +367,20 @@ Word room_of(const Word* half, Word rows) {
   Word sizes[2 * MOST_ITEMS], bytes = 0;
   for (Word& size : sizes) size = rows;
   const Word* given = given_words(half);
-  for (Word k = 0; k < half[GIVEN]; ++k)
-    if (!given[2 * k]) bytes += aligned(given[2 * k + 1] * rows);
+  for (Word k = 0; k < half[GIVEN]; ++k, given += GIVEN_WORDS)
+    if (given[0] != FACTOR) bytes += aligned(given[1] * (given[0] == SUM ? 1 : rows));
   return bytes + scratch_bytes(reinterpret_cast<const Word*>(half[HALF_CODE]), sizes);
+}
+
+// The first sum is written, others are added to it.
+void add_to_sum(const Word* given, const Word* factors, Word k, const char* more) {
+  char* sum = reinterpret_cast<char*>(factors[1 + k]);
+  if (factors[0] == 0)
+    std::memcpy(sum, more, given[1]);
+  else if (given[2] == 4)
+    add_all<float>(sum, more, given[1]);
+  else
+    add_all<double>(sum, more, given[1]);
 }
 
 // Runs one half for some rows; whether it could.
@@ -409,18 +420,20 @@ bool run_half(Strips& s, const Word* launch, const Word* record, const Word* for
   char* results[MOST_ITEMS];
   Word used = 0;
   for (Word k = 0; k < half[GIVEN]; ++k) {
-    const Word bytes = given[2 * k + 1];
-    if (given[2 * k]) {
+    const Word *what = given + GIVEN_WORDS * k, bytes = what[1];
+    if (what[0] == FACTOR) {
       results[k] = reinterpret_cast<char*>(factors[1 + k]) + bytes * factors[0];
     } else {
       results[k] = s.scratch + used;
-      used += aligned(bytes * rows);
+      used += aligned(bytes * (what[0] == SUM ? 1 : rows));
     }
   }
   const auto* code = reinterpret_cast<const Word*>(half[HALF_CODE]);
   char* scratch = s.scratch + used;
   if (run_code(code, arguments.pointers, arguments.sizes, scratch, results, s.sgemm, s.dgemm))
     return false;
+  for (Word k = 0; k < half[GIVEN]; ++k)
+    if (given[GIVEN_WORDS * k] == SUM) add_to_sum(given + GIVEN_WORDS * k, factors, k, results[k]);
   factors[0] += rows;
   for (Word k = 0; k < half[ADDED]; ++k, added += 3) {
     const Slots slots(s, record + LAUNCH_HEAD + 3 * added[0]);

@@ -26,6 +26,17 @@ class Set(IntEnum):
     LEFT = -2
 
 
+class Given(IntEnum):
+    """What becomes of a value that a half gives."""
+
+    #: It is added to gradients of slots.
+    ADDEND = 0
+    #: It waits for the contraction of a weight gradient.
+    FACTOR = 1
+    #: It is added to what other launches give.
+    SUM = 2
+
+
 class Gone(IntEnum):
     """What has become of a launch on the way back."""
 
