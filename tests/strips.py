@@ -27,7 +27,8 @@ from tests.fused import fused_without_compiler
 REASON = "native code needs a C++ compiler and torch's BLAS"
 
 KERNEL, ARGUMENT, BUFFER, SIZE = 1, 0, 1, 2
-EXAMPLE_ROWS, EXAMPLE_SIZE = 3, 5
+#: Rows of examples, and how many slots their arenas have.
+FEW_ROWS, SIZE_OF_CHUNKS = (3, 5), 7
 
 
 def has_strips() -> bool:
@@ -71,35 +72,44 @@ def called_back(compiled: Compiled, arguments: Sequence[Argument], name: str) ->
     callback = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * parameters)(call)
     address = ctypes.cast(callback, ctypes.c_void_p).value
     rows = next(k for k, argument in enumerate(arguments) if argument.has_rows)
-    buffers = [word for k, item in enumerate(made) for word in (item.bytes_a_row, rows, k)]
+    buffers = []
+    for k, item in enumerate(made):
+        buffers += (item.bytes_a_row, rows if item.entries else -1, k)
     step = [KERNEL, 4 + len(operands), address, parameters, *operands]
     words = np.array([len(made), 1, *buffers, *step], np.int64)
     return NativeCode(words, made, len(made), (), (callback,))
 
 
 def results_of(compiled: Compiled, arguments: Sequence[Argument]) -> tuple[Made, ...] | None:
-    """What code gives, found by trying it; None where native code could not provide for it."""
+    """What code gives, found by trying it for two numbers of rows; None where native code could not
+    provide for it.
+    """
     if not any(argument.has_rows for argument in arguments):
         return None
-    examples = []
-    for item in arguments:
-        size = EXAMPLE_ROWS if item.has_rows else EXAMPLE_SIZE
-        shape = (size, *item.shape) if item.is_free else item.shape
-        whole = torch.zeros(shape, dtype=item.dtype)
-        examples.append(
-            torch.arange(size)
-            if item.has_rows and not item.shape and item.dtype == torch.int64
-            else whole
-        )
-    given = compiled(examples)
     made = []
-    for pointer, result in enumerate(given):
-        if not result.dim() or result.shape[0] % EXAMPLE_ROWS:
+    tried = (compiled(examples(arguments, rows)) for rows in FEW_ROWS)
+    for pointer, (result, other) in enumerate(zip(*tried, strict=True)):
+        if result.shape == other.shape:
+            size = result.numel() * result.element_size()
+            made.append(Made(result.dtype, tuple(result.shape), 0, size, pointer))
+            continue
+        if result.shape[1:] != other.shape[1:] or result.shape[0] % FEW_ROWS[0]:
             return None
-        size = result.numel() * result.element_size() // EXAMPLE_ROWS
-        shape, entries = tuple(result.shape[1:]), result.shape[0] // EXAMPLE_ROWS
-        made.append(Made(result.dtype, shape, entries, size, pointer))
+        size = result.numel() * result.element_size() // FEW_ROWS[0]
+        entries = result.shape[0] // FEW_ROWS[0]
+        made.append(Made(result.dtype, tuple(result.shape[1:]), entries, size, pointer))
     return tuple(made)
+
+
+def examples(arguments: Sequence[Argument], rows: int) -> list[torch.Tensor]:
+    """Tensors of zeros, and slots one after the other."""
+    found = []
+    for item in arguments:
+        is_index = item.has_rows and not item.shape and item.dtype == torch.int64
+        shape = (rows if item.has_rows else SIZE_OF_CHUNKS, *item.shape)
+        zeros = torch.zeros(shape if item.is_free else item.shape, dtype=item.dtype)
+        found.append(torch.arange(rows) if is_index else zeros)
+    return found
 
 
 @contextmanager

@@ -168,10 +168,11 @@ class RunnableBlock:
     @cached_property
     def flat_inputs(self) -> tuple[bool, ...]:
         """Which parameters take elements of sequences as sequences of one."""
+        if not self.block.is_flat:
+            return (False,) * len(self.inputs)
         kinds = [wire.type for wire in self.node.inputs]
         return tuple(
-            self.block.is_flat
-            and bool(spec.shape)
+            bool(spec.shape)
             and spec.kind == "row"
             and isinstance(kind, TensorType)
             and kind.is_sequence
