@@ -8,12 +8,14 @@ What is known is handed out as it stands: later additions make new arrays.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from penstock.autodiff.additions import Collection, find_outline
 from penstock.autodiff.fused_half import HalfForm, find_form
@@ -28,6 +30,9 @@ from penstock.run.strips.words import MOST_ITEMS, MOST_RESULTS, SETS, Set, addre
 if TYPE_CHECKING:
     from penstock.autodiff.reverse import Reversal
     from penstock.autodiff.taped_run import TapedRun
+
+#: The types that native code can add.
+ADDED_TYPES = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,12 +168,23 @@ def _find_half(
     form = find_form(reversal, page, half, (0,) * len(half.outline.in_slots))
     if form is None or not all(entries for _, entries in form.saved):
         return None
+    if any(dtype not in ADDED_TYPES for dtype in _added_types(reversal, page, half)):
+        return None
     form.form.ready(page.rows)
     code = native_code(form.form)
     if code is None or len(form.saved) + len(form.uniforms) + len(pattern) > MOST_ITEMS:
         return None
     saved = [forward.results[position].pointer for position, _ in form.saved]
     return _native(page, half, form, code, saved)
+
+
+def _added_types(reversal: Reversal, page: Page, half: Half) -> Iterator[torch.dtype]:
+    """The types of the gradients that are added in slots."""
+    assert half.outline is not None
+    for operand, _ in half.outline.in_slots:
+        source = page.launch.operands[operand]
+        assert isinstance(source, Span | Picks)
+        yield reversal.arena(source.arena).values.dtype
 
 
 def _native(

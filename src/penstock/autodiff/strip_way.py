@@ -151,6 +151,8 @@ class _StripPass:
 
     def _find(self, number: int, chosen: int) -> bool:
         page, block = self.strip.new_page(number), self._block(number)
+        if page.is_used_up:
+            return False
         forward = self.strip.batch.forms.codes[block]
         if not self.halves.add(self.reversal, page, forward, chosen):
             return False
