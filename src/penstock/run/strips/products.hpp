@@ -31,6 +31,13 @@ struct Vectors {
   }
   static void store(T* to, const Vector& vector) { std::memcpy(to, &vector, VECTOR_BYTES); }
 
+  // The same with zeros for its first elements, whatever they are.
+  static Vector without_first(int64_t count, const Vector& vector) {
+    Vector places;
+    for (int k = 0; k < SIZE; ++k) places[k] = T(k);
+    return places >= Vector{} + T(count) ? vector : Vector{};
+  }
+
   // Half of a vector is added to the other half, and so on, as long as halves are vectors.
   static T sum(const Vector& vector) { return folded<VECTOR_BYTES>(vector); }
 
@@ -112,7 +119,8 @@ inline void dots_tile(const SmallProduct<T>& p, int64_t row, int64_t first,
   }
   if (k < p.inner)
     for (int c = 0; c < WIDTH; ++c) {
-      const auto weights = V::load(w + c * p.w_apart + p.inner - V::SIZE);
+      const auto end = V::load(w + c * p.w_apart + p.inner - V::SIZE);
+      const auto weights = V::without_first(k + V::SIZE - p.inner, end);
       for (int r = 0; r < ROWS; ++r) sums[r][c] += ends[r] * weights;
     }
   for (int r = 0; r < ROWS; ++r)
@@ -121,7 +129,8 @@ inline void dots_tile(const SmallProduct<T>& p, int64_t row, int64_t first,
           V::sum(sums[r][c]) + (p.bias ? p.bias[first + c] : T(0));
 }
 
-// The last elements of a row are a vector whose first elements, which came before, are zero.
+// The last elements of a row are a vector whose first elements, which came before, are zero: so
+// are those of the matrix, which may be infinite.
 template <typename T, int ROWS>
 inline void by_dots(const SmallProduct<T>& p, int64_t row) {
   using V = Vectors<T>;
