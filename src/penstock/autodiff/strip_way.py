@@ -17,7 +17,7 @@ import torch
 from penstock.autodiff.page import second_backward
 from penstock.autodiff.strip_halves import FACTORS, KnownHalves, NativeHalf, StripHalves
 from penstock.autodiff.strips import Strip
-from penstock.run.strips.batch import scratch
+from penstock.run.strips.batch import lies_plainly, scratch
 from penstock.run.strips.library import library
 from penstock.run.strips.words import BLOCK, GRADIENT_WORDS, ROWS, Set, Why, Words, address_of
 
@@ -164,7 +164,7 @@ class _StripPass:
         half = self.known.halves[start]
         place = int(self.known.words[start + FACTORS])
         values = [self.reversal.read_uniform(wire) for wire in half.wires]
-        if not all(map(torch.Tensor.is_contiguous, values)):
+        if not all(map(lies_plainly, values)):
             self.factors[place] = Set.LEFT
             return
         self.held += values

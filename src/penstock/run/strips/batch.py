@@ -161,7 +161,7 @@ def _arena_words(arenas: Sequence[Arena]) -> tuple[Integers, Integers]:
     for arena in arenas:
         is_usable = arena.device.type == "cpu" and not arena.is_held
         found = list(zip(arena.starts, arena.chunks)) if is_usable else []
-        if not all(chunk.is_contiguous() for _, chunk in found):
+        if not all(lies_plainly(chunk) for _, chunk in found):
             found = []
         firsts += (len(chunks) // 3, len(found))
         for start, chunk in found:
@@ -170,13 +170,18 @@ def _arena_words(arenas: Sequence[Arena]) -> tuple[Integers, Integers]:
     return np.array(firsts, np.int64), np.array(chunks, np.int64)
 
 
+def lies_plainly(values: torch.Tensor) -> bool:
+    """Whether a tensor's memory holds its values as they are, one behind the other."""
+    return values.is_contiguous() and not values.is_neg() and not values.is_conj()
+
+
 def _wire_words(run: Run, forms: KnownForms, rows: Integers) -> Integers:
     """Where the uniform values are that blocks with launches take; 0 for others."""
     wires = np.zeros(len(forms.wires) + 1, np.int64)
     for block in np.flatnonzero(rows).tolist():
         for place in forms.wires_of.get(block, ()):
             values = run.uniform(forms.wires[place])
-            wires[place] = values.data_ptr() if values.is_contiguous() else 0
+            wires[place] = values.data_ptr() if lies_plainly(values) else 0
     return wires
 
 
