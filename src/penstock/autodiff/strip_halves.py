@@ -41,8 +41,9 @@ class NativeHalf:
 
     block: int
     code: NativeCode
-    #: The uniform values that it reads.
+    #: The uniform values that it reads, and their shapes.
     wires: tuple[int, ...]
+    shapes: tuple[torch.Size, ...]
     #: The arenas of the operands whose gradients are added.
     arenas: tuple[int, ...]
     #: What is collected, and which of the values given are its factors.
@@ -175,7 +176,7 @@ def _find_half(
     if code is None or len(form.saved) + len(form.uniforms) + len(pattern) > MOST_ITEMS:
         return None
     saved = [forward.results[position].pointer for position, _ in form.saved]
-    return _native(page, half, form, code, saved)
+    return _native(reversal, page, half, form, code, saved)
 
 
 def _added_types(reversal: Reversal, page: Page, half: Half) -> Iterator[torch.dtype]:
@@ -188,7 +189,12 @@ def _added_types(reversal: Reversal, page: Page, half: Half) -> Iterator[torch.d
 
 
 def _native(
-    page: Page, half: Half, form: HalfForm, code: NativeCode, saved: list[int]
+    reversal: Reversal,
+    page: Page,
+    half: Half,
+    form: HalfForm,
+    code: NativeCode,
+    saved: list[int],
 ) -> NativeHalf:
     launch, outline = page.launch, half.outline
     assert outline is not None
@@ -208,6 +214,7 @@ def _native(
         added += (entry, source.arena, pointer_of[place])
         arenas.append(source.arena)
     wires = tuple(launch.operands[k].wire for k in form.uniforms)  # type: ignore[union-attr]
+    shapes = tuple(reversal.read_uniform(wire).shape for wire in wires)
     given = [word for k, size in enumerate(row_bytes(code)) for word in (int(k in factors), size)]
     head = [
         code.words.ctypes.data,
@@ -220,4 +227,4 @@ def _native(
         0,
     ]
     words = (*head, *saved, *wires, *half.pattern, *added, *given)
-    return NativeHalf(launch.block, code, wires, tuple(arenas), collected, factors, words)
+    return NativeHalf(launch.block, code, wires, shapes, tuple(arenas), collected, factors, words)

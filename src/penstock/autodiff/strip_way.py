@@ -164,7 +164,8 @@ class _StripPass:
         half = self.known.halves[start]
         place = int(self.known.words[start + FACTORS])
         values = [self.reversal.read_uniform(wire) for wire in half.wires]
-        if not all(map(lies_plainly, values)):
+        are_as_known = tuple(value.shape for value in values) == half.shapes
+        if not are_as_known or not all(map(lies_plainly, values)):
             self.factors[place] = Set.LEFT
             return
         self.held += values
