@@ -99,7 +99,7 @@ def gradients(loss: torch.Tensor, inputs: Sequence[torch.Tensor]) -> tuple[torch
     )
 
 
-# ---- some results ---------------------------------------------------------------------------------
+# ---- some results --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -265,6 +265,21 @@ def test_gradients_of_any_type_are_added(dtype):
         out = walk.map(x, COUNTS, out="stack")
         found.append(torch.autograd.grad((out * scale).sum(), (x, w)))
     torch.testing.assert_close(found[1:], [found[0]] * 2)
+
+
+def test_new_tensors_may_be_on_another_device():
+    x, w = draw(200, 4), draw(4, 4, seed=1)
+    walk, counts = new_walk(w), torch.arange(200) % 4
+    expected = torch.stack([plain_walk(*pair, w) for pair in zip(x, counts.tolist(), strict=True)])
+    walk.map(x, counts)
+    with torch.device("meta"):
+        walk.map(x, counts)
+        found = walk.map(x, counts)
+    places = [(r, 0) for r in range(200)]
+    torch.testing.assert_close(
+        gradients(loss_of([[row] for row in found], places), (x, w)),
+        gradients(loss_of([[row] for row in expected], places), (x, w)),
+    )
 
 
 # ---- memory --------------------------------------------------------------------------------------

@@ -181,7 +181,9 @@ class _StripPass:
     def _room_for_factors(self, half: NativeHalf) -> dict[int, torch.Tensor]:
         rows = self.rows[half.block]
         return {
-            made.pointer: torch.empty((made.entries * rows, *made.shape), dtype=made.dtype)
+            made.pointer: torch.empty(
+                (made.entries * rows, *made.shape), dtype=made.dtype, device="cpu"
+            )
             for made in half.code.results
             if made.pointer in half.factors
         }

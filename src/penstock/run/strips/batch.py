@@ -35,17 +35,22 @@ if TYPE_CHECKING:
     from penstock.run.engine import Run
 
 
+def _bytes(size: int) -> torch.Tensor:
+    """Memory of the host, whatever device torch takes for new tensors."""
+    return torch.empty(size, dtype=torch.uint8, device="cpu")
+
+
 class _Scratch(threading.local):
     """Memory for what native code needs for a moment, and the numbers from 0 on."""
 
     def __init__(self) -> None:
-        self.memory, self.counts = torch.empty(0, dtype=torch.uint8), np.arange(1024)
+        self.memory, self.counts = _bytes(0), np.arange(1024)
 
     def room(self, size: int) -> torch.Tensor:
         """So many bytes at least."""
         if size > len(self.memory):
             with torch.inference_mode(False):
-                self.memory = torch.empty(2 * size, dtype=torch.uint8)
+                self.memory = _bytes(2 * size)
         return self.memory
 
     def count_to(self, number: int) -> Integers:
@@ -149,7 +154,7 @@ def _measure(run: Run, batch: Batch, words: Words, library: Library) -> object:
     words.counts, words.scratch = address_of(counts), memory.data_ptr()
     words.scratch_end = len(memory)
     if words.saved_bytes:
-        batch.saved = torch.empty(words.saved_bytes, dtype=torch.uint8)
+        batch.saved = _bytes(words.saved_bytes)
         words.saved = batch.saved.data_ptr()
     return rows, arenas, chunks, wires, counts, memory
 
