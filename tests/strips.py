@@ -8,17 +8,21 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import torch
 
+from penstock.autodiff.taped_run import TapedRun
 from penstock.plan.limits import limits
 from penstock.plan.planners import planning
+from penstock.run.engine import Run
 from penstock.run.fused.inductor import Compiled
 from penstock.run.kept_plans import KeptPlans
 from penstock.run.strips import forms
 from penstock.run.strips.arguments import Argument
+from penstock.run.strips.batch import Batch
 from penstock.run.strips.code import Made, NativeCode
 from penstock.run.strips.library import library
 from tests.fused import fused_without_compiler
@@ -123,3 +127,21 @@ def in_strips() -> Iterator[None]:
         patch.object(forms, "read_code", called_back),
     ):
         yield
+
+
+@contextmanager
+def noted_strips() -> Iterator[list[tuple[Run, Batch, int]]]:
+    """The strips of runs inside, as they come: which run, its batch, and how many launches."""
+    noted: list[tuple[Run, Batch, int]] = []
+
+    def noting(kind: type[Run]) -> Any:
+        plain = kind.note_strip
+
+        def note(run: Run, batch: Batch, begin: int, end: int) -> None:
+            noted.append((run, batch, end - begin))
+            plain(run, batch, begin, end)
+
+        return patch.object(kind, "note_strip", note)
+
+    with noting(Run), noting(TapedRun):
+        yield noted

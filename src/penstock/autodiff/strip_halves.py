@@ -8,6 +8,7 @@ What is known is handed out as it stands: later additions make new arrays.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -30,9 +31,8 @@ if TYPE_CHECKING:
     from penstock.autodiff.reverse import Reversal
     from penstock.autodiff.taped_run import TapedRun
 
-
-#: What native code adds up.
-ADDABLE = (torch.float32, torch.float64)
+#: The types that native code can add.
+ADDED_TYPES = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,8 +41,9 @@ class NativeHalf:
 
     block: int
     code: NativeCode
-    #: The uniform values that it reads.
+    #: The uniform values that it reads, and their shapes.
     wires: tuple[int, ...]
+    shapes: tuple[torch.Size, ...]
     #: The arenas of the operands whose gradients are added.
     arenas: tuple[int, ...]
     #: What is collected, and which of the values given are its factors.
@@ -168,17 +169,33 @@ def _find_half(
     form = find_form(reversal, page, half, (0,) * len(half.outline.in_slots))
     if form is None or not all(entries for _, entries in form.saved):
         return None
+    if any(dtype not in ADDED_TYPES for dtype in _added_types(reversal, page, half)):
+        return None
     form.form.ready(page.rows)
     code = native_code(form.form)
     if code is None or len(form.saved) + len(form.uniforms) + len(pattern) > MOST_ITEMS:
         return None
     saved = [forward.results[position].pointer for position, _ in form.saved]
-    found = _native(page, half, form, code, saved)
+    found = _native(reversal, page, half, form, code, saved)
     return found if _is_sound(found) else None
 
 
+def _added_types(reversal: Reversal, page: Page, half: Half) -> Iterator[torch.dtype]:
+    """The types of the gradients that are added in slots."""
+    assert half.outline is not None
+    for operand, _ in half.outline.in_slots:
+        source = page.launch.operands[operand]
+        assert isinstance(source, Span | Picks)
+        yield reversal.arena(source.arena).values.dtype
+
+
 def _native(
-    page: Page, half: Half, form: HalfForm, code: NativeCode, saved: list[int]
+    reversal: Reversal,
+    page: Page,
+    half: Half,
+    form: HalfForm,
+    code: NativeCode,
+    saved: list[int],
 ) -> NativeHalf:
     launch, outline = page.launch, half.outline
     assert outline is not None
@@ -210,6 +227,7 @@ def _native(
     wires = tuple(launch.operands[k].wire for k in form.uniforms)  # type: ignore[union-attr]
     items = {made.pointer: made.dtype.itemsize for made in code.results}
     given = [word for k, size in enumerate(row_bytes(code)) for word in (kinds[k], size, items[k])]
+    shapes = tuple(reversal.read_uniform(wire).shape for wire in wires)
     head = [
         code.words.ctypes.data,
         len(saved),
@@ -222,7 +240,7 @@ def _native(
     ]
     words = (*head, *saved, *wires, *half.pattern, *added, *given)
     return NativeHalf(
-        launch.block, code, wires, tuple(arenas), collected, sums, tuple(kinds), words
+        launch.block, code, wires, shapes, tuple(arenas), collected, sums, tuple(kinds), words
     )
 
 
@@ -230,6 +248,6 @@ def _is_sound(half: NativeHalf) -> bool:
     """Whether sums have no rows, and all else has some, of numbers that can be added up."""
     return all(
         bool(made.entries) == (half.given[made.pointer] is not Given.SUM)
-        and (made.dtype in ADDABLE or half.given[made.pointer] is Given.FACTOR)
+        and (made.dtype in ADDED_TYPES or half.given[made.pointer] is Given.FACTOR)
         for made in half.code.results
     )

@@ -17,7 +17,7 @@ import torch
 from penstock.autodiff.page import second_backward
 from penstock.autodiff.strip_halves import FACTORS, KnownHalves, NativeHalf, StripHalves
 from penstock.autodiff.strips import Strip
-from penstock.run.strips.batch import scratch
+from penstock.run.strips.batch import lies_plainly, scratch
 from penstock.run.strips.library import library
 from penstock.run.strips.words import (
     BLOCK,
@@ -160,6 +160,8 @@ class _StripPass:
 
     def _find(self, number: int, chosen: int) -> bool:
         page, block = self.strip.new_page(number), self._block(number)
+        if page.is_used_up:
+            return False
         forward = self.strip.batch.forms.codes[block]
         if not self.halves.add(self.reversal, page, forward, chosen):
             return False
@@ -171,7 +173,8 @@ class _StripPass:
         half = self.known.halves[start]
         place = int(self.known.words[start + FACTORS])
         values = [self.reversal.read_uniform(wire) for wire in half.wires]
-        if not all(map(torch.Tensor.is_contiguous, values)):
+        are_as_known = tuple(value.shape for value in values) == half.shapes
+        if not are_as_known or not all(map(lies_plainly, values)):
             self.factors[place] = Set.LEFT
             return
         self.held += values
@@ -193,7 +196,7 @@ class _StripPass:
             if half.given[made.pointer] is not Given.ADDEND
         }
         return {
-            pointer: torch.empty((*first, *made.shape), dtype=made.dtype)
+            pointer: torch.empty((*first, *made.shape), dtype=made.dtype, device="cpu")
             for pointer, (first, made) in shapes.items()
         }
 

@@ -31,12 +31,8 @@ class Strip:
         self._run = weakref.ref(run)
         self.batch = batch
         self.begin, self.end = begin, end
-        #: What has become of each launch of the batch, as far as it is in the strip, and which of
-        #: them may go back.
+        #: What has become of each launch of the batch, as far as it is in the strip.
         self.gone = np.zeros(end, np.uint8)
-        blocks = batch.launches[:end, BLOCK].tolist()
-        self._flows = np.array([all(run.flows(block)) for block in blocks], np.bool_)
-        self._flows[:begin] = False
         self._pages: dict[int, Page] = {}
         self._is_over = False
 
@@ -99,6 +95,14 @@ class Strip:
 
     def release(self) -> None:
         """Let go of what nobody will need."""
-        if not self._is_over and (self.gone[self._flows] == Gone.GONE).all():
+        left = np.flatnonzero(self.gone[self.begin :] != Gone.GONE) + self.begin
+        if not self._is_over and not any(map(self._is_wanted, left.tolist())):
             self._is_over = True
             self.batch.let_go(self.end - self.begin)
+
+    def _is_wanted(self, number: int) -> bool:
+        """Whether what a launch has saved, if anything, may still be read there."""
+        page = self._pages.get(number)
+        if page is not None:
+            return bool(page.saved) and not page.is_used_up
+        return bool(self.batch.forms.codes[int(self.batch.launches[number, BLOCK])].results)

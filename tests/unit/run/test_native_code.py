@@ -17,7 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from penstock.run.fused import inductor
+from penstock.run.fused.form import FusedForm
 from penstock.run.fused.launch_code import LaunchCode, Origin, Part, Written
+from penstock.run.strips import forms
 from penstock.run.strips import library as library_module
 from penstock.run.strips.arguments import Argument, arguments_of
 from penstock.run.strips.code import NativeCode, read_code
@@ -26,6 +28,7 @@ from penstock.run.strips.library import DONE, FAILED, OUT_OF_RANGE, Library, lib
 from penstock.run.strips.recorder import KERNEL, Recorder
 from penstock.run.strips.sizes import CONSTANT, Refused, Size, exact, is_dense, reach
 from penstock.run.strips.stand_ins import NUMBER, views_of
+from penstock.run.strips.words import MOST_ITEMS
 
 CPU = torch.device("cpu")
 ROWS = (1, 2, 3, 7, 33)
@@ -221,6 +224,17 @@ def test_code_that_is_not_understood_is_refused(
     assert re.search(reason, refusal(function, parts, caplog))
 
 
+@pytest.mark.parametrize(("pointers", "is_taken"), [(MOST_ITEMS, True), (MOST_ITEMS + 1, False)])
+def test_code_that_gives_more_than_there_is_room_for_is_refused(
+    monkeypatch: pytest.MonkeyPatch, pointers: int, is_taken: bool
+) -> None:
+    code = NativeCode(np.zeros(2, np.int64), (), pointers, (), ())
+    monkeypatch.setattr(forms, "read_code", lambda *args: code)
+    form = FusedForm(backward(torch.float32), "it", "it")
+    form.compiled = lambda tensors: tensors
+    assert (forms.native_code(form) is code) == is_taken
+
+
 def test_code_that_no_compiler_has_written_is_refused() -> None:
     assert read_code(lambda tensors: tensors, (), "it") is None
 
@@ -345,8 +359,32 @@ def test_a_compiler_that_fails_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
-    monkeypatch.setattr(library_module, "cpp_compiler", lambda: shutil.which("false"))
+    compiler = tmp_path / "compiler"
+    compiler.write_bytes(b"#!/bin/sh\nprintf 'no \xff' >&2\nexit 1\n")
+    compiler.chmod(0o700)
+    monkeypatch.setattr(library_module, "cpp_compiler", lambda: str(compiler))
     with caplog.at_level(logging.INFO, "penstock"):
         assert library_module._find() is None
-    assert "failed" in caplog.text
-    assert list(tmp_path.iterdir()) == []
+    assert "compiler failed: no \N{REPLACEMENT CHARACTER}" in caplog.text
+    assert list(tmp_path.iterdir()) == [compiler]
+
+
+def test_a_cache_that_cannot_be_written_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr(library_module, "cpp_compiler", lambda: shutil.which("sh"))
+    with caplog.at_level(logging.INFO, "penstock"):
+        assert library_module._find() is None
+    assert "launches are not run by C++ code" in caplog.text
+
+
+def test_a_torch_without_products_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(library_module, "_compiled", lambda: Path("strips.so"))
+    monkeypatch.setattr(library_module.ctypes, "CDLL", lambda path: object())
+    with caplog.at_level(logging.INFO, "penstock"):
+        assert library_module._find() is None
+    assert "sgemm_" in caplog.text

@@ -14,6 +14,8 @@ from penstock.run.batched.steps import TensorFact
 
 #: The rows, and the multiplications, from which on oneDNN is faster than the BLAS.
 LEAST_ROWS, LEAST_WORK = 48, 1 << 22
+#: The multiplications of a weight gradient.
+LEAST_TURNED_WORK = 1 << 20
 
 _onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 _IS_BUILT = _onednn is not None and torch._C._has_mkldnn
@@ -49,7 +51,7 @@ def turned_product(
     """`first.T @ second`, added to what is known of it, if anything is."""
     left = first.t()
     is_plain = _IS_BUILT and left.is_cpu and left.dtype == torch.float32
-    if is_plain and _is_for_onednn(left, second):
+    if is_plain and _is_for_onednn(left, second, LEAST_TURNED_WORK):
         made = linear(left, second.t())
         return made if known is None else known.add_(made)
     return torch.mm(left, second) if known is None else known.addmm_(left, second)
@@ -66,14 +68,14 @@ def has_choice(fact: TensorFact) -> bool:
     return _IS_BUILT and is_plain
 
 
-def _is_for_onednn(rows: torch.Tensor, matrix: torch.Tensor) -> bool:
+def _is_for_onednn(rows: torch.Tensor, matrix: torch.Tensor, least_work: int = LEAST_WORK) -> bool:
     """oneDNN's product has no derivative and is not traced: neither under autograd nor for a
     tensor that stands for others.
     """
     count = rows.shape[0]
     return (
         count >= LEAST_ROWS
-        and count * matrix.numel() >= LEAST_WORK
+        and count * matrix.numel() >= least_work
         and type(rows) is torch.Tensor
         and not torch.is_grad_enabled()
         and bool(torch.backends.mkldnn.enabled)

@@ -53,8 +53,8 @@ class Part:
     is_joined: bool = False
     #: Whether zeros are left where it was gathered.
     is_taken: bool = False
-    #: Whether its rows lie in the arena without their first dimension, which is 1: they are elements
-    #: of sequences.
+    #: Whether its rows lie in the arena without their first dimension, which is 1: they are
+    #: elements of sequences.
     is_flat: bool = False
 
     @property

@@ -35,17 +35,22 @@ if TYPE_CHECKING:
     from penstock.run.engine import Run
 
 
+def _bytes(size: int) -> torch.Tensor:
+    """Memory of the host, whatever device torch takes for new tensors."""
+    return torch.empty(size, dtype=torch.uint8, device="cpu")
+
+
 class _Scratch(threading.local):
     """Memory for what native code needs for a moment, and the numbers from 0 on."""
 
     def __init__(self) -> None:
-        self.memory, self.counts = torch.empty(0, dtype=torch.uint8), np.arange(1024)
+        self.memory, self.counts = _bytes(0), np.arange(1024)
 
     def room(self, size: int) -> torch.Tensor:
         """So many bytes at least."""
         if size > len(self.memory):
             with torch.inference_mode(False):
-                self.memory = torch.empty(2 * size, dtype=torch.uint8)
+                self.memory = _bytes(2 * size)
         return self.memory
 
     def count_to(self, number: int) -> Integers:
@@ -149,7 +154,7 @@ def _measure(run: Run, batch: Batch, words: Words, library: Library) -> object:
     words.counts, words.scratch = address_of(counts), memory.data_ptr()
     words.scratch_end = len(memory)
     if words.saved_bytes:
-        batch.saved = torch.empty(words.saved_bytes, dtype=torch.uint8)
+        batch.saved = _bytes(words.saved_bytes)
         words.saved = batch.saved.data_ptr()
     return rows, arenas, chunks, wires, counts, memory
 
@@ -161,7 +166,7 @@ def _arena_words(arenas: Sequence[Arena]) -> tuple[Integers, Integers]:
     for arena in arenas:
         is_usable = arena.device.type == "cpu" and not arena.is_held
         found = list(zip(arena.starts, arena.chunks)) if is_usable else []
-        if not all(chunk.is_contiguous() for _, chunk in found):
+        if not all(lies_plainly(chunk) for _, chunk in found):
             found = []
         firsts += (len(chunks) // 3, len(found))
         for start, chunk in found:
@@ -170,13 +175,18 @@ def _arena_words(arenas: Sequence[Arena]) -> tuple[Integers, Integers]:
     return np.array(firsts, np.int64), np.array(chunks, np.int64)
 
 
+def lies_plainly(values: torch.Tensor) -> bool:
+    """Whether a tensor's memory holds its values as they are, one behind the other."""
+    return values.is_contiguous() and not values.is_neg() and not values.is_conj()
+
+
 def _wire_words(run: Run, forms: KnownForms, rows: Integers) -> Integers:
     """Where the uniform values are that blocks with launches take; 0 for others."""
     wires = np.zeros(len(forms.wires) + 1, np.int64)
     for block in np.flatnonzero(rows).tolist():
         for place in forms.wires_of.get(block, ()):
             values = run.uniform(forms.wires[place])
-            wires[place] = values.data_ptr() if values.is_contiguous() else 0
+            wires[place] = values.data_ptr() if lies_plainly(values) else 0
     return wires
 
 

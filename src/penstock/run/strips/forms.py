@@ -142,9 +142,13 @@ def native_code(form: FusedForm) -> NativeCode | None:
         return None
     if form.native is None:
         code = read_code(form.compiled, arguments_of(form.code), form.name)
-        gives_own = code is not None and not any(made.is_argument for made in code.results)
-        form.native = code if gives_own else False
+        form.native = code if code is not None and _can_be_given(code) else False
     return form.native or None
+
+
+def _can_be_given(code: NativeCode) -> bool:
+    """Whether there is room for all results, in memory of their own."""
+    return code.pointers <= MOST_ITEMS and not any(made.is_argument for made in code.results)
 
 
 def row_bytes(code: NativeCode) -> list[int]:

@@ -154,9 +154,10 @@ def _compile(compiler: str, source: Path, path: Path) -> None:
     os.close(handle)
     try:
         command = [compiler, *FLAGS, str(source), "-o", name]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, check=False)
         if done.returncode:
-            raise Unavailable(f"{compiler} failed: {done.stderr.strip()[:1000]}")
+            told = done.stderr.decode(errors="replace").strip()
+            raise Unavailable(f"{compiler} failed: {told[:1000]}")
         os.replace(name, path)
     finally:
         Path(name).unlink(missing_ok=True)

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 namespace {
 
@@ -30,6 +31,13 @@ struct Vectors {
     return vector;
   }
   static void store(T* to, const Vector& vector) { std::memcpy(to, &vector, VECTOR_BYTES); }
+
+  // The same with zeros for its first elements, whatever they are.
+  static Vector without_first(int64_t count, const Vector& vector) {
+    Vector places;
+    for (int k = 0; k < SIZE; ++k) places[k] = T(k);
+    return places >= Vector{} + T(count) ? vector : Vector{};
+  }
 
   // Half of a vector is added to the other half, and so on, as long as halves are vectors.
   static T sum(const Vector& vector) { return folded<VECTOR_BYTES>(vector); }
@@ -96,24 +104,22 @@ inline void by_columns(const SmallProduct<T>& p, int64_t row) {
 // Results of WIDTH rows of the turned matrix, from `first` on.
 template <typename T, int ROWS, int WIDTH>
 inline void dots_tile(const SmallProduct<T>& p, int64_t row, int64_t first,
-                      const typename Vectors<T>::Vector* ends) {
+                      const typename Vectors<T>::Vector* x) {
   using V = Vectors<T>;
   typename V::Vector sums[ROWS][WIDTH] = {};
   const T* w = p.w + first * p.w_apart;
-  const T* x = p.x + row * p.x_apart;
   int64_t k = 0;
-  for (; k + V::SIZE <= p.inner; k += V::SIZE) {
+  for (; k + V::SIZE <= p.inner; k += V::SIZE, x += ROWS) {
     typename V::Vector weights[WIDTH];
     for (int c = 0; c < WIDTH; ++c) weights[c] = V::load(w + c * p.w_apart + k);
-    for (int r = 0; r < ROWS; ++r) {
-      const auto factors = V::load(x + r * p.x_apart + k);
-      for (int c = 0; c < WIDTH; ++c) sums[r][c] += factors * weights[c];
-    }
+    for (int r = 0; r < ROWS; ++r)
+      for (int c = 0; c < WIDTH; ++c) sums[r][c] += x[r] * weights[c];
   }
   if (k < p.inner)
     for (int c = 0; c < WIDTH; ++c) {
-      const auto weights = V::load(w + c * p.w_apart + p.inner - V::SIZE);
-      for (int r = 0; r < ROWS; ++r) sums[r][c] += ends[r] * weights;
+      const auto end = V::load(w + c * p.w_apart + p.inner - V::SIZE);
+      const auto weights = V::without_first(k + V::SIZE - p.inner, end);
+      for (int r = 0; r < ROWS; ++r) sums[r][c] += x[r] * weights;
     }
   for (int r = 0; r < ROWS; ++r)
     for (int c = 0; c < WIDTH; ++c)
@@ -121,22 +127,34 @@ inline void dots_tile(const SmallProduct<T>& p, int64_t row, int64_t first,
           V::sum(sums[r][c]) + (p.bias ? p.bias[first + c] : T(0));
 }
 
-// The last elements of a row are a vector whose first elements, which came before, are zero.
+// Rows are copied so that vectors of one step lie behind each other. The last elements of a row are a
+// vector whose first elements, which came before, are zero: so are those of the matrix, which may be
+// infinite.
+template <typename T, int ROWS>
+const typename Vectors<T>::Vector* packed(const SmallProduct<T>& p, int64_t row) {
+  using V = Vectors<T>;
+  thread_local std::vector<typename V::Vector> memory;
+  const int64_t steps = p.inner / V::SIZE, over = p.inner % V::SIZE;
+  memory.resize((steps + 1) * ROWS);
+  for (int r = 0; r < ROWS; ++r) {
+    const T* from = p.x + (row + r) * p.x_apart;
+    for (int64_t step = 0; step < steps; ++step)
+      memory[step * ROWS + r] = V::load(from + step * V::SIZE);
+    if (over) {
+      const auto last = V::load(from + p.inner - V::SIZE);
+      memory[steps * ROWS + r] = V::without_first(V::SIZE - over, last);
+    }
+  }
+  return memory.data();
+}
+
 template <typename T, int ROWS>
 inline void by_dots(const SmallProduct<T>& p, int64_t row) {
-  using V = Vectors<T>;
-  typename V::Vector ends[ROWS];
-  const int64_t over = p.inner % V::SIZE;
-  for (int r = 0; r < ROWS; ++r) {
-    T parts[V::SIZE] = {};
-    const T* last = p.x + (row + r) * p.x_apart + p.inner - over;
-    for (int64_t k = 0; k < over; ++k) parts[V::SIZE - over + k] = last[k];
-    ends[r] = V::load(parts);
-  }
+  const auto* x = packed<T, ROWS>(p, row);
   int64_t first = 0;
   for (; first + TILE_COLUMNS <= p.columns; first += TILE_COLUMNS)
-    dots_tile<T, ROWS, TILE_COLUMNS>(p, row, first, ends);
-  for (; first < p.columns; ++first) dots_tile<T, ROWS, 1>(p, row, first, ends);
+    dots_tile<T, ROWS, TILE_COLUMNS>(p, row, first, x);
+  for (; first < p.columns; ++first) dots_tile<T, ROWS, 1>(p, row, first, x);
 }
 
 template <typename T, int ROWS>
@@ -148,7 +166,7 @@ inline void rows_of(const SmallProduct<T>& p, int64_t row, int64_t rows, bool is
 }
 
 // Rows up to which this is faster than a BLAS.
-constexpr int64_t FEW_ROWS = 24;
+constexpr int64_t FEW_ROWS = 32;
 
 template <typename T>
 bool is_wide(int64_t size) {

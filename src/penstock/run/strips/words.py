@@ -76,7 +76,7 @@ LEAST_RECORD = 7
 MOST_RESULTS = 4
 SETS = 1 << MOST_RESULTS
 
-#: Operands and results of a block, and what its halves take, at most.
+#: Operands and targets of a block, what its halves take, and what either gives, at most.
 MOST_ITEMS = 64
 
 GRADIENT_WORDS = 6
