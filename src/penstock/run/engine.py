@@ -168,6 +168,8 @@ class Run(Runner):
         if not self.goes_straight or self.recorder is not None or Fusion.mode == "never":
             super()._carry_out_again(window)
             return
+        if self.executable.strips.carry_out_again(self, window):
+            return
         self._grow(window.growth)
         known = window.straight.get(self.purpose)
         if known is None:
@@ -211,11 +213,9 @@ class Run(Runner):
         self.outcome = machine.outcome(adopted)
 
     def _strips(self, machine: AnyPlanner) -> Stripped | None:
-        """What runs a fresh plan by native code; None where it is to be kept, or looked at."""
+        """What plans in records, and runs them by native code; None where somebody looks on."""
         is_looked_at = self.recorder is not None or self.is_dry or self.keeps_schedule
         if is_looked_at or not self.goes_straight:
-            return None
-        if self.keeping is not None and self.keeping.is_worth_it:
             return None
         return self.executable.strips.find(machine, self.purpose)
 

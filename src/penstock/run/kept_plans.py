@@ -158,12 +158,14 @@ def _trimmed(window: PreparedWindow, outcome: Outcome) -> PreparedWindow:
             for chunk in window.growth
         ]
     )
-    return PreparedWindow(growth, window.steps)
+    return PreparedWindow(growth, window.steps, window.records)
 
 
 def _size(window: PreparedWindow) -> int:
     """The bytes of a window, about."""
-    return sum(map(_size_of_step, window.steps))
+    records = window.records
+    size = 0 if records is None else records.heads.nbytes + records.data.nbytes
+    return size + sum(map(_size_of_step, window.steps))
 
 
 def _size_of_step(step: Prepared) -> int:

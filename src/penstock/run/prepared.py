@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from penstock.plan.native.decode import Records
 from penstock.plan.schedule import (
     Chunk,
     Copy,
@@ -177,6 +178,8 @@ class PreparedWindow:
 
     growth: tuple[Chunk, ...]
     steps: tuple[Prepared, ...]
+    #: The records that the steps were made of, one of each, where native code has planned them.
+    records: Records | None = None
     #: The same in a row, by the purpose of runs.
     straight: dict[Hashable, Straightened] = field(default_factory=dict)
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from penstock.plan.native.decode import Records
-from penstock.plan.schedule import Chunk, Instruction, Integers
-from penstock.run.arenas import Arena, merged
+from penstock.plan.native.decode import Decoder, Records
+from penstock.plan.schedule import Instruction, Integers
+from penstock.run.arenas import Arena
 from penstock.run.strips.forms import KnownForms, StripForms
 from penstock.run.strips.library import Library
 from penstock.run.strips.words import (
@@ -31,7 +31,6 @@ from penstock.run.strips.words import (
 )
 
 if TYPE_CHECKING:
-    from penstock.plan.native.machine import NativeMachine
     from penstock.run.engine import Run
 
 
@@ -66,8 +65,8 @@ scratch = _Scratch()
 class Batch:
     """One batch of records."""
 
-    def __init__(self, machine: NativeMachine, records: Records, forms: KnownForms) -> None:
-        self.decoder = machine.decoder
+    def __init__(self, decoder: Decoder, records: Records, forms: KnownForms) -> None:
+        self.decoder = decoder
         self.records, self.forms = records, forms
         self.launches = np.zeros((len(records.heads) // LEAST_RECORD + 1, LAUNCH_WORDS), np.int64)
         self._addresses = tuple(map(address_of, (records.heads, records.data, self.launches)))
@@ -114,18 +113,23 @@ class Batch:
 
 
 def carry_out_batch(
-    run: Run, machine: NativeMachine, records: Records, forms: StripForms, library: Library
+    run: Run,
+    records: Records,
+    forms: StripForms,
+    library: Library,
+    by_python: Callable[[Batch, int], None],
 ) -> None:
-    """Do all that a batch asks for."""
-    run._grow(merged(Chunk(*chunk[1:]) for chunk in records.chunks))
-    batch = Batch(machine, records, forms.known)
+    """Do all that a batch asks for, in arenas that have grown; one record by Python where it must
+    be.
+    """
+    batch = Batch(forms.decoder, records, forms.known)
     words = Words(sgemm=library.sgemm, dgemm=library.dgemm)
     batch.tell(words)
     kept = _measure(run, batch, words, library)
     for begin, end, is_native in batch.stretches():
         if not is_native:
             for number in range(begin, end):
-                _by_python(run, machine, batch, number, forms)
+                by_python(batch, number)
             continue
         at = begin
         while at < end:
@@ -133,7 +137,7 @@ def carry_out_batch(
             if failed > at:
                 run.note_strip(batch, at, failed)
             if failed < end:
-                _by_python(run, machine, batch, failed, forms)
+                by_python(batch, failed)
             at = failed + 1
     del kept
 
@@ -188,14 +192,3 @@ def _wire_words(run: Run, forms: KnownForms, rows: Integers) -> Integers:
             values = run.uniform(forms.wires[place])
             wires[place] = values.data_ptr() if lies_plainly(values) else 0
     return wires
-
-
-def _by_python(
-    run: Run, machine: NativeMachine, batch: Batch, number: int, forms: StripForms
-) -> None:
-    """Carry out one record as an instruction."""
-    item, instances = batch.instruction(number)
-    if instances is not None:
-        machine.launched.append(instances)
-    for step in run._carry_out_prepared([item])[0].steps:
-        forms.learn(run, step)

@@ -58,7 +58,7 @@ class StripForms:
     """The forms of the blocks of a program, for runs of one purpose."""
 
     def __init__(self, decoder: Decoder, blocks: Sequence[RunnableBlock]) -> None:
-        self._decoder, self._blocks = decoder, blocks
+        self.decoder, self._blocks = decoder, blocks
         self._codes: dict[int, NativeCode] = {}
         #: How often Python has run launches of blocks that have no code.
         self._tries = [0] * len(blocks)
@@ -70,7 +70,7 @@ class StripForms:
         rarely.
         """
         launch = getattr(step, "launch", None)
-        if launch is None or launch.block >= len(self._decoder.forms):
+        if launch is None or launch.block >= len(self.decoder.forms):
             return
         block = launch.block
         self._tries[block] += 1
@@ -84,7 +84,7 @@ class StripForms:
                 self.known = self._found()
 
     def _fits(self, block: int) -> bool:
-        form = self._decoder.forms[block]
+        form = self.decoder.forms[block]
         return len(form.operands) + len(form.targets) <= MOST_ITEMS
 
     def _found(self) -> KnownForms:
@@ -92,11 +92,11 @@ class StripForms:
         words: list[int] = []
         wires: dict[int, int] = {}
         wires_of: dict[int, tuple[int, ...]] = {}
-        for block in range(len(self._decoder.forms)):
+        for block in range(len(self.decoder.forms)):
             starts.append(len(words))
             words += self._words(block, wires)
             if block in self._codes:
-                operands = self._decoder.forms[block].operands
+                operands = self.decoder.forms[block].operands
                 wires_of[block] = tuple(
                     wires[item.wire] for item in operands if isinstance(item, Shared)
                 )
@@ -109,7 +109,7 @@ class StripForms:
         )
 
     def _words(self, block: int, wires: dict[int, int]) -> list[int]:
-        form, code = self._decoder.forms[block], self._codes.get(block)
+        form, code = self.decoder.forms[block], self._codes.get(block)
         items: list[int] = []
         for operand in form.operands:
             if isinstance(operand, Shared):

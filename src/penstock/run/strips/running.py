@@ -1,31 +1,34 @@
-"""Fresh plans on a CPU, run by native code: which programs, and how planner and runner take turns.
+"""Plans on a CPU that are run by native code: which ones, and how planner and runner take turns.
 
 Native code is used where the native planner has planned, and where blocks have been compiled: what
-it saves is the Python around launches, so a plan that is kept, or that somebody looks at, goes the
-usual way.
+it saves is the Python around launches. A plan that may come again is prepared by Python once, and
+run natively when it has come; a run that somebody looks at goes the usual way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from penstock.plan.native.decode import Records
 from penstock.plan.planners import gives_records
-from penstock.plan.schedule import Instruction
+from penstock.plan.schedule import Chunk, Instruction
+from penstock.run.arenas import merged
 from penstock.run.blocks import RunnableBlock
 from penstock.run.collector import collector_waits
 from penstock.run.distinct import is_distinct_always
 from penstock.run.fused.setting import Fusion
-from penstock.run.strips.batch import carry_out_batch
+from penstock.run.strips.batch import Batch, carry_out_batch
 from penstock.run.strips.forms import StripForms
 from penstock.run.strips.library import Library, library
 
 if TYPE_CHECKING:
     from penstock.plan.native.machine import NativeMachine
     from penstock.run.engine import Run
+    from penstock.run.prepared import PreparedWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +45,35 @@ class Stripped:
         batches = self.machine.batches()
         batch = self._plan(run, batches)
         while batch is not None:
-            if not isinstance(batch, Records):
-                run._carry_out_prepared([batch])
-            elif self.library is None or batch.given:
-                self._carry_out_by_python(run, batch)
-            else:
-                carry_out_batch(run, self.machine, batch, self.forms, self.library)
+            self._carry_out_batch(run, batch)
             batch = self._plan(run, batches)
 
-    def _carry_out_by_python(self, run: Run, batch: Records) -> None:
-        window = list(self.machine.instructions(batch))
-        for step in run._carry_out_prepared(window)[0].steps:
+    def _carry_out_batch(self, run: Run, batch: Records | Instruction) -> None:
+        is_kept = run.keeping is not None and run.keeping.is_worth_it
+        if not isinstance(batch, Records):
+            self._prepare(run, [batch], None)
+        elif is_kept or self.library is None or batch.given:
+            window = list(self.machine.instructions(batch))
+            self._prepare(run, window, None if batch.given else batch)
+        else:
+            run._grow(merged(Chunk(*chunk[1:]) for chunk in batch.chunks))
+            by_python = partial(self._by_python, run)
+            carry_out_batch(run, batch, self.forms, self.library, by_python)
+
+    def _by_python(self, run: Run, batch: Batch, number: int) -> None:
+        """Carry out one record as an instruction."""
+        item, instances = batch.instruction(number)
+        if instances is not None:
+            self.machine.launched.append(instances)
+        for step in run._carry_out_prepared([item])[0].steps:
+            self.forms.learn(run, step)
+
+    def _prepare(self, run: Run, window: list[Instruction], records: Records | None) -> None:
+        """Carry out instructions as Python does it, and keep them if they may come again."""
+        prepared, _ = run._carry_out_prepared(window)
+        if run.keeping is not None:
+            run.keeping.add(replace(prepared, records=records))
+        for step in prepared.steps:
             self.forms.learn(run, step)
 
     def _plan(
@@ -76,6 +97,24 @@ class Strips:
         self._forms: dict[Hashable, StripForms] = {}
         #: The backward halves, made and looked up by `penstock.autodiff`.
         self.halves: dict[Hashable, Any] = {}
+
+    def carry_out_again(self, run: Run, window: PreparedWindow) -> bool:
+        """Carry out a window of a kept plan; False where it goes the usual way."""
+        forms = self._forms.get(run.purpose)
+        if window.records is None or forms is None or is_distinct_always():
+            return False
+        loaded = library() if forms.known.codes else None
+        if loaded is None:
+            return False
+
+        def by_python(batch: Batch, number: int) -> None:
+            step = window.steps[number]
+            run._run_steps((step,))
+            forms.learn(run, step)
+
+        run._grow(window.growth)
+        carry_out_batch(run, window.records, forms, loaded, by_python)
+        return True
 
     def find(self, planner: object, purpose: Hashable) -> Stripped | None:
         """How to run what a planner is about to plan; None where it goes the usual way."""
