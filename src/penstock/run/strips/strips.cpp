@@ -1,6 +1,6 @@
 // Runs strips: compiled launches that follow each other, forward and backward, without Python.
 //
-// All that a call needs lies in one structure of 64-bit words, which Python fills (tables.py names
+// All that a call needs lies in one structure of 64-bit words, which Python fills (words.py names
 // the same words in the same order). Launches are read from the records of the native planner;
 // nothing here owns memory. A launch that cannot be run here is left to Python: functions return
 // the number of the launch at which they stopped.
@@ -13,7 +13,9 @@ namespace {
 
 using Word = int64_t;
 
-constexpr int MOST_ITEMS = 128;
+// Operands and targets of a block, what its halves take, and what either gives, at most: Python sees
+// to it (words.py). A launch takes two arguments for each.
+constexpr int MOST_ITEMS = 64;
 
 // What records are, and how they give values; as in plan/native/opcodes.py.
 enum { LAUNCH_RECORD, STORE_RECORD, COPY_RECORD, PADDED_RECORD };
