@@ -339,6 +339,19 @@ def test_the_library_is_compiled_once(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @needs_library
+def test_a_library_that_cannot_be_loaded_is_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
+    path = library_module._compiled()
+    path.unlink()
+    path.write_bytes(b"cut off")
+    found = library_module._find()
+    assert isinstance(found, Library)
+    assert found.path == path
+
+
+@needs_library
 def test_another_processor_has_a_library_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     folder, compiler = Path(library_module.__file__).parent, Path(shutil.which("sh") or "")
     before = library_module._digest(folder, compiler)

@@ -63,7 +63,7 @@ class FusedForm:
     def _compile(self, rows: int) -> None:
         if not _can_compile(self.code.device):
             return
-        with building(), _patience(self.name):
+        with building(), patience(self.name):
             try:
                 compiled = self.code.compile()
                 gain = inf if Fusion.mode == "always" else self.code.gain(compiled, rows)
@@ -88,7 +88,7 @@ def _can_compile(device: torch.device) -> bool:
 
 
 @contextmanager
-def _patience(name: str) -> Iterator[None]:
+def patience(name: str) -> Iterator[None]:
     """Tell a person at a terminal what takes so long, if it does."""
 
     def tell() -> None:

@@ -22,6 +22,7 @@ import torch
 
 from penstock.plan.native.kept_code import cache_root, processor
 from penstock.plan.schedule import Integers
+from penstock.run.fused.form import patience
 from penstock.run.fused.inductor import cpp_compiler
 
 log = logging.getLogger("penstock")
@@ -103,10 +104,21 @@ def library() -> Library | None:
 
 def _find() -> Library | None:
     try:
-        return Library(_compiled())
+        return _loaded()
     except (Unavailable, OSError, AttributeError, subprocess.SubprocessError) as problem:
         log.info("launches are not run by C++ code: %s", problem)
         return None
+
+
+def _loaded() -> Library:
+    """The library; compiled once more where what is kept cannot be loaded."""
+    path = _compiled()
+    try:
+        return Library(path)
+    except OSError as problem:
+        log.info("%s is compiled again: %s", path.name, problem)
+        path.unlink(missing_ok=True)
+        return Library(_compiled())
 
 
 def _products() -> tuple[int, int]:
@@ -154,7 +166,8 @@ def _compile(compiler: str, source: Path, path: Path) -> None:
     os.close(handle)
     try:
         command = [compiler, *FLAGS, str(source), "-o", name]
-        done = subprocess.run(command, capture_output=True, check=False)
+        with patience("native code for launches"):
+            done = subprocess.run(command, capture_output=True, check=False)
         if done.returncode:
             told = done.stderr.decode(errors="replace").strip()
             raise Unavailable(f"{compiler} failed: {told[:1000]}")
