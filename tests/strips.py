@@ -117,13 +117,15 @@ def examples(arguments: Sequence[Argument], rows: int) -> list[torch.Tensor]:
 
 
 @contextmanager
-def in_strips() -> Iterator[None]:
-    """Fresh plans inside are run by native code, from the second call of a program on."""
+def in_strips(*, keeps_plans: bool = False) -> Iterator[None]:
+    """Plans inside, fresh ones or kept ones, are run by native code from the second call of a
+    program on.
+    """
     with (
         fused_without_compiler(),
         planning("always"),
-        limits(admitted_rows=(1 << 14) - 4),
-        patch.object(KeptPlans, "is_worth_keeping", lambda plans, key: False),
+        limits(admitted_rows=(1 << 14) - (5 if keeps_plans else 4)),
+        patch.object(KeptPlans, "is_worth_keeping", lambda plans, key: keeps_plans),
         patch.object(forms, "read_code", called_back),
     ):
         yield

@@ -114,6 +114,13 @@ def run_map_strips(case: Case) -> list[Any]:
         return run_map(case)
 
 
+def run_map_strips_again(case: Case) -> list[Any]:
+    """The same, with a plan that was kept."""
+    with in_strips(keeps_plans=True):
+        run_map(case)
+        return run_map(case)
+
+
 def run_swapped(case: Case) -> list[Any]:
     """All instances at once; hardly anything that backward needs may stay in memory."""
     with ps.memory("swap", budget=600):
@@ -186,6 +193,7 @@ WAYS: dict[str, Way] = {
     "map_distinct": run_map_distinct,
     "map_poured": run_map_poured,
     "map_strips": run_map_strips,
+    "map_strips_again": run_map_strips_again,
     "swapped": run_swapped,
     "recomputed": run_recomputed,
     "divided": run_divided,
@@ -200,7 +208,9 @@ WAYS: dict[str, Way] = {
 
 def around(way: str) -> AbstractContextManager[Any]:
     """What holds around backward passes too."""
-    return in_strips() if way == "map_strips" else nullcontext()
+    if way in ("map_strips", "map_strips_again"):
+        return in_strips(keeps_plans=way == "map_strips_again")
+    return nullcontext()
 
 
 #: The ways that convert the plain program.
@@ -216,7 +226,7 @@ WITHOUT_GRAPH = ("plain", "eager", "converted_eager")
 ONLY_TAPED = ("swapped", "recomputed", "divided", "divided_and_swapped")
 
 #: The ways whose planner is no `Machine`, and cannot be looked into.
-NOT_LOOKED_INTO = ("map_native", "map_collated", "map_strips")
+NOT_LOOKED_INTO = ("map_native", "map_collated", "map_strips", "map_strips_again")
 
 #: The ways whose first call makes a graph of its own.
 OWN_GRAPH = ("map_interpreted", "map_partitioned", "map_windows")

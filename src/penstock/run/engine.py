@@ -177,6 +177,7 @@ class Run(Runner):
         straight = known.find(self, window.steps)
         if straight is None or not straight.run(self):
             self._run_steps(window.steps)
+        self.executable.strips.learn(self, window)
 
     def _plan_and_run(self, inputs: CallInputs, limits: Limits, columns: Columns) -> None:
         executable = self.executable

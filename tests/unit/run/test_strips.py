@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import penstock as ps
-from penstock.run.strips import batch
+from penstock.run.strips import running
 from tests.strips import REASON, has_strips, in_strips, noted_strips
 
 pytestmark = pytest.mark.skipif(not has_strips(), reason=REASON)
@@ -63,6 +63,17 @@ def run_some_strips() -> None:
     walk = new_walk(draw(4, 4))
     for _ in range(2):
         walk.map(draw(6, 4), COUNTS)
+
+
+def test_a_plan_that_is_kept_is_run_by_native_code_when_it_comes_again():
+    x, w = draw(6, 4), draw(4, 4, seed=1)
+    walk = new_walk(w)
+    with in_strips(keeps_plans=True):
+        for call in range(4):
+            with noted_strips() as noted:
+                torch.testing.assert_close(walk.map(x, COUNTS), plain_rows(x, COUNTS, w))
+            assert bool(noted) == (call > 0)
+    run_some_strips()
 
 
 # ---- operands ------------------------------------------------------------------------------------
@@ -158,7 +169,7 @@ def test_a_run_that_is_broken_off_leaves_the_next_one_as_it_was(error):
     def fail(*args: object) -> None:
         raise error
 
-    with patch.object(batch, "_by_python", fail), pytest.raises(error):
+    with patch.object(running.Stripped, "_by_python", fail), pytest.raises(error):
         scaled.map(x, COUNTS)
     torch.testing.assert_close(scaled.map(x, COUNTS), first)
 

@@ -13,7 +13,7 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from penstock.plan.native.decode import Records
+from penstock.plan.native.decode import Decoder, Records
 from penstock.plan.planners import gives_records
 from penstock.plan.schedule import Chunk, Instruction
 from penstock.run.arenas import merged
@@ -93,6 +93,8 @@ class Strips:
     def __init__(self, blocks: Sequence[RunnableBlock], devices: Collection[str]) -> None:
         self._blocks = blocks
         self._is_on_host = set(devices) <= {"cpu"}
+        #: Reads the records of its plans, once there were some.
+        self._decoder: Decoder | None = None
         #: The forms of its blocks, by the purpose of runs.
         self._forms: dict[Hashable, StripForms] = {}
         #: The backward halves, made and looked up by `penstock.autodiff`.
@@ -100,7 +102,7 @@ class Strips:
 
     def carry_out_again(self, run: Run, window: PreparedWindow) -> bool:
         """Carry out a window of a kept plan; False where it goes the usual way."""
-        forms = self._forms.get(run.purpose)
+        forms = self._forms_for(run.purpose)
         if window.records is None or forms is None or is_distinct_always():
             return False
         loaded = library() if forms.known.codes else None
@@ -116,15 +118,30 @@ class Strips:
         carry_out_batch(run, window.records, forms, loaded, by_python)
         return True
 
+    def learn(self, run: Run, window: PreparedWindow) -> None:
+        """A window of a kept plan went the usual way: some of its launches may be compiled now."""
+        forms = None if window.records is None else self._forms_for(run.purpose)
+        if forms is not None:
+            for step in window.steps:
+                forms.learn(run, step)
+
+    def _forms_for(self, purpose: Hashable) -> StripForms | None:
+        """The forms for runs of a purpose; None where nothing was planned in records."""
+        forms = self._forms.get(purpose)
+        if forms is None and self._decoder is not None:
+            made = StripForms(self._decoder, self._blocks)
+            forms = self._forms.setdefault(purpose, made)
+        return forms
+
     def find(self, planner: object, purpose: Hashable) -> Stripped | None:
         """How to run what a planner is about to plan; None where it goes the usual way."""
         if not self._is_on_host or Fusion.mode == "never" or is_distinct_always():
             return None
         if not gives_records(planner):
             return None
-        forms = self._forms.get(purpose)
-        if forms is None:
-            forms = self._forms.setdefault(purpose, StripForms(planner.decoder, self._blocks))
+        self._decoder = planner.decoder
+        forms = self._forms_for(purpose)
+        assert forms is not None
         has_code = bool(forms.known.codes)
         loaded = library() if has_code else None
         return None if has_code and loaded is None else Stripped(planner, forms, loaded)
