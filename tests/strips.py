@@ -25,6 +25,7 @@ from penstock.run.strips.arguments import Argument
 from penstock.run.strips.batch import Batch
 from penstock.run.strips.code import Made, NativeCode
 from penstock.run.strips.library import library
+from penstock.run.strips.recorder import MOST_PARAMETERS
 from tests.fused import fused_without_compiler
 
 #: Why tests of strips are left out, where they are.
@@ -71,7 +72,7 @@ def called_back(compiled: Compiled, arguments: Sequence[Argument], name: str) ->
     operands += [word for k in range(count) for word in (SIZE, k, 1)]
     operands += [word for k in range(len(made)) for word in (BUFFER, k, 0)]
     parameters = len(operands) // 3
-    if parameters > 64:
+    if parameters > MOST_PARAMETERS:
         return None
     callback = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * parameters)(call)
     address = ctypes.cast(callback, ctypes.c_void_p).value

@@ -25,7 +25,7 @@ from penstock.run.strips.arguments import Argument, arguments_of
 from penstock.run.strips.code import NativeCode, read_code
 from penstock.run.strips.kernels import Kernel
 from penstock.run.strips.library import DONE, FAILED, OUT_OF_RANGE, Library, library
-from penstock.run.strips.recorder import KERNEL, Recorder
+from penstock.run.strips.recorder import KERNEL, MOST_PARAMETERS, Recorder
 from penstock.run.strips.sizes import CONSTANT, Refused, Size, exact, is_dense, reach
 from penstock.run.strips.stand_ins import NUMBER, views_of
 from penstock.run.strips.words import MOST_ITEMS
@@ -283,9 +283,10 @@ def test_kernels_take_pointers_and_whole_numbers_alone() -> None:
 
 
 def test_a_kernel_with_too_many_operands_is_refused() -> None:
-    kernel_of(*["int64_t"] * 64)(*range(64))
-    with pytest.raises(Refused, match="65 arguments"):
-        kernel_of(*["int64_t"] * 65)(*range(65))
+    most = MOST_PARAMETERS
+    kernel_of(*["int64_t"] * most)(*range(most))
+    with pytest.raises(Refused, match=f"{most + 1} arguments"):
+        kernel_of(*["int64_t"] * (most + 1))(*range(most + 1))
 
 
 def test_indices_that_were_looked_at_are_not_written_to() -> None:

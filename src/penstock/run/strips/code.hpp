@@ -32,7 +32,7 @@ enum Opcode { KERNEL = 1, PRODUCT = 2, LOOK = 3 };
 enum Kind { ABSENT = -1, ARGUMENT = 0, BUFFER = 1, SIZE = 2, NUMBER = 3 };
 
 constexpr int64_t ALIGNMENT = 64;
-constexpr size_t MOST_PARAMETERS = 64;
+constexpr size_t MOST_PARAMETERS = 160;
 
 // Sizes are 32 or 64 bits wide by library; where the low half comes first, one pointer serves both.
 template <typename T>

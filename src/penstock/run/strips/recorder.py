@@ -28,7 +28,7 @@ from penstock.run.strips.stand_ins import BUFFER, NUMBER, SIZE, Named, View, rei
 #: What a step does.
 KERNEL, PRODUCT, LOOK = 1, 2, 3
 #: The most parameters of a kernel that the interpreter can call.
-MOST_PARAMETERS = 64
+MOST_PARAMETERS = 160
 
 
 class Recorder:
