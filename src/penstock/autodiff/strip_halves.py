@@ -8,7 +8,7 @@ What is known is handed out as it stands: later additions make new arrays.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.autodiff.additions import Collection, UniformAddition, find_outline
+from penstock.autodiff.additions import Collection, Outline, UniformAddition, find_outline
 from penstock.autodiff.fused_half import HalfForm, find_form
 from penstock.autodiff.joint import Pattern, TrainingForm
 from penstock.autodiff.page import Page
 from penstock.autodiff.way_back import Half
-from penstock.plan.schedule import Integers, Picks, Shared, Span
+from penstock.plan.schedule import Integers, Launch, Picks, Shared, Span
 from penstock.run.strips.code import NativeCode
 from penstock.run.strips.forms import native_code, row_bytes
 from penstock.run.strips.words import MOST_ITEMS, MOST_RESULTS, SETS, Given, Set, address_of
@@ -199,7 +199,6 @@ def _native(
 ) -> NativeHalf:
     launch, outline = page.launch, half.outline
     assert outline is not None
-    pointer_of = {place: made.pointer for place, made in zip(form.given, code.results)}
     collected = tuple(
         (item, tuple(form.given.index(place) for place in item.how.places))
         for item in outline.uniform
@@ -210,20 +209,10 @@ def _native(
         for item in outline.uniform
         if isinstance(item, UniformAddition)
     )
-    kinds = [Given.ADDEND] * code.pointers
-    for _, places in collected:
-        for k in places:
-            kinds[code.results[k].pointer] = Given.FACTOR
-    for _, k in sums:
-        kinds[code.results[k].pointer] = Given.SUM
-    added: list[int] = []
-    arenas = []
-    for operand, place in outline.in_slots:
-        source = launch.operands[operand]
-        assert isinstance(source, Span | Picks)
-        entry = sum(not isinstance(item, Shared) for item in launch.operands[:operand])
-        added += (entry, source.arena, pointer_of[place])
-        arenas.append(source.arena)
+    factors = [k for _, places in collected for k in places]
+    kinds = _kinds(code, factors, [k for _, k in sums])
+    pointer_of = {place: made.pointer for place, made in zip(form.given, code.results)}
+    added = [word for item in _added(launch, outline, pointer_of) for word in item]
     wires = tuple(launch.operands[k].wire for k in form.uniforms)  # type: ignore[union-attr]
     items = {made.pointer: made.dtype.itemsize for made in code.results}
     given = [word for k, size in enumerate(row_bytes(code)) for word in (kinds[k], size, items[k])]
@@ -233,15 +222,38 @@ def _native(
         len(saved),
         len(wires),
         len(half.pattern),
-        len(arenas),
+        len(outline.in_slots),
         code.pointers,
         int(half.needs_saved),
         0,
     ]
     words = (*head, *saved, *wires, *half.pattern, *added, *given)
     return NativeHalf(
-        launch.block, code, wires, shapes, tuple(arenas), collected, sums, tuple(kinds), words
+        launch.block, code, wires, shapes, tuple(added[1::3]), collected, sums, kinds, words
     )
+
+
+def _kinds(code: NativeCode, factors: Iterable[int], sums: Iterable[int]) -> tuple[Given, ...]:
+    """What becomes of the value at each pointer."""
+    kinds = [Given.ADDEND] * code.pointers
+    for k in factors:
+        kinds[code.results[k].pointer] = Given.FACTOR
+    for k in sums:
+        kinds[code.results[k].pointer] = Given.SUM
+    return tuple(kinds)
+
+
+def _added(
+    launch: Launch, outline: Outline, pointer_of: Mapping[int, int]
+) -> Iterator[tuple[int, int, int]]:
+    """For each operand with gradients in slots its place in the record, its arena, and the pointer
+    at which its gradients are.
+    """
+    for operand, place in outline.in_slots:
+        source = launch.operands[operand]
+        assert isinstance(source, Span | Picks)
+        entry = sum(not isinstance(item, Shared) for item in launch.operands[:operand])
+        yield entry, source.arena, pointer_of[place]
 
 
 def _is_sound(half: NativeHalf) -> bool:
