@@ -333,3 +333,25 @@ def test_nothing_of_a_run_is_left_once_its_outputs_are_dropped(strips):
         finally:
             gc.enable()
     walk.map(x, COUNTS)
+
+
+def test_two_numbers_with_one_gradient_get_it_in_memory_of_their_own():
+    first, second = (torch.ones((), dtype=torch.float64, requires_grad=True) for _ in range(2))
+
+    @ps.function
+    def walk(x, n):
+        return ps.cond(n > 0, lambda: torch.tanh(walk(x, n - 1)) + first + second, lambda: x)
+
+    x, counts = torch.linspace(-1, 1, 12, dtype=torch.float64).view(3, 4), [2, 1, 3]
+    for _ in range(3):
+        loss = torch.stack(walk.map(x, counts)).square().sum()
+        found = torch.autograd.grad(loss, (first, second))
+    rows = []
+    for row, count in zip(x, counts, strict=True):
+        made = row
+        for _ in range(count):
+            made = torch.tanh(made) + first + second
+        rows.append(made)
+    expected = torch.autograd.grad(torch.stack(rows).square().sum(), (first, second))
+    torch.testing.assert_close(found, expected)
+    assert found[0].data_ptr() != found[1].data_ptr()

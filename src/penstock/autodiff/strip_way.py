@@ -215,4 +215,4 @@ class _StripPass:
                 factors = [given[results[k].pointer][: results[k].entries * rows] for k in places]
                 self.reversal.collect(item.key, item.wire, item.how, factors, is_own=True)
             for wire, k in half.sums:
-                self.reversal.add_uniform(wire, given[results[k].pointer])
+                self.reversal.add_uniform(wire, given[results[k].pointer].clone())
