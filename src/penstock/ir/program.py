@@ -7,8 +7,8 @@ operands are the node's inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from penstock.ir.devices import Device
@@ -237,6 +237,20 @@ class Node:
             case _:
                 return ()
 
+    def with_bodies(self, bodies: Iterable[Body]) -> Node:
+        """The node with these bodies in the places of its own."""
+        match self.operation, tuple(bodies):
+            case Branch(), made:
+                return replace(self, operation=replace(self.operation, bodies=made))
+            case Loop(), (condition, body):
+                return replace(
+                    self, operation=replace(self.operation, condition=condition, body=body)
+                )
+            case ForEach(), (body,):
+                return replace(self, operation=ForEach(body))
+            case _:
+                return self
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Body:
@@ -276,6 +290,12 @@ class Program:
     def entry(self) -> Function:
         """The function that is called once per instance."""
         return self.functions[0]
+
+    @property
+    def highest_number(self) -> int:
+        """The highest number of a value."""
+        nodes = (node for function in self.functions for node in function.body.walk())
+        return max((value.number for node in nodes for value in node.outputs), default=0)
 
     def function(self, name: str) -> Function:
         """The function of that name."""

@@ -56,7 +56,7 @@ def _draw_in(
     """Row-wise steps that repeat a row's value, or follow what mixes, join the mixing readers."""
     drawn: set[Step] = set()
     for step in steps:
-        before = [producers[wire] for wire in step.node.inputs if wire in producers]
+        before = [producers[wire] for wire in _mapped(step) if wire in producers]
         follows = any(other in drawn or _mixes(other) for other in before if _together(step, other))
         if _is_flat(step) and (follows or any(map(_is_repeated, step.node.inputs))):
             drawn.add(step)
@@ -108,6 +108,15 @@ def _is_heavy(step: Step) -> bool:
     """Whether a step has a matrix that is the same for all rows, and no dynamic dimension."""
     weights = [w for w in step.node.inputs if w.home is Home.UNIFORM and _rank(w) >= 2]
     return step.kind == DATA and bool(weights) and not _mixes(step)
+
+
+def _mapped(step: Step) -> list[Wire]:
+    """The sequences that a row-wise step works on: not those that tell it a number for each vector
+    of another, such as the classes in a loss.
+    """
+    sequences = [wire for wire in step.node.inputs if _is_dynamic(wire)]
+    most = max(map(_rank, sequences), default=0)
+    return [wire for wire in sequences if _rank(wire) == most]
 
 
 def _is_repeated(wire: Wire) -> bool:

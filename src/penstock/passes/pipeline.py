@@ -9,6 +9,7 @@ from penstock.ir.program import Program
 from penstock.passes.entry import wrap_entry
 from penstock.passes.flow import Flow, analyse_flow
 from penstock.passes.fuse import form_blocks
+from penstock.passes.losses import split_losses
 from penstock.passes.lower import lower
 from penstock.passes.place import is_placed, place_nodes
 from penstock.passes.row_loops import close_row_loops
@@ -24,13 +25,14 @@ def program_to_graph(
     closes_loops: Collection[str] = (),
     opens_windows: bool = False,
 ) -> Graph:
-    """Share computations, wrap the entry, place, analyse flow, slice control, lower, form blocks.
+    """Split losses, share computations, wrap the entry, place, analyse flow, slice control, lower,
+    form blocks.
 
     Loops of row-wise arithmetic on the kinds of devices in `closes_loops`, and whole loops where it
     says so (see `close_row_loops`), are closed before they are lowered; not in a program that is
     placed, since a closed loop runs on one device.
     """
-    program = place_nodes(wrap_entry(share_computations(program)))
+    program = place_nodes(wrap_entry(share_computations(split_losses(program))))
     may_close = bool(closes_loops) and not is_placed(program)
     flow, slices = _analyse(program, default_dtype)
     while may_close:

@@ -17,11 +17,9 @@ from penstock.ir.devices import HOME, Device
 from penstock.ir.program import (
     AsSequence,
     Body,
-    Branch,
     Captured,
     ForEach,
     Function,
-    Loop,
     Node,
     Program,
     TorchCall,
@@ -170,19 +168,7 @@ def _placed_body(body: Body, places: Places) -> Body:
 
 
 def _placed(node: Node, places: Places) -> Node:
-    match node.operation:
-        case Branch(bodies=bodies):
-            inner = tuple(_placed_body(body, places) for body in bodies)
-            return replace(node, operation=replace(node.operation, bodies=inner), device=None)
-        case Loop(condition=condition, body=body):
-            operation = replace(
-                node.operation,
-                condition=_placed_body(condition, places),
-                body=_placed_body(body, places),
-            )
-            return replace(node, operation=operation, device=None)
-        case ForEach(body=body):
-            operation = replace(node.operation, body=_placed_body(body, places))  # type: ignore[assignment]
-            return replace(node, operation=operation, device=None)
-        case _:
-            return replace(node, device=places.get(node))
+    if not node.bodies:
+        return replace(node, device=places.get(node))
+    bodies = (_placed_body(body, places) for body in node.bodies)
+    return replace(node.with_bodies(bodies), device=None)

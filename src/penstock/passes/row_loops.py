@@ -18,11 +18,9 @@ from penstock.ir.program import (
     Branch,
     Captured,
     Constant,
-    ForEach,
     Function,
     Loop,
     Node,
-    Operation,
     Program,
     RowLoop,
     TorchCall,
@@ -83,19 +81,8 @@ class _Closing:
                 self.count += 1
                 yield from self._close(node, is_whole=not is_rowwise)
                 return
-        yield replace(node, inputs=self._names(node.inputs), operation=self._inside(node))
-
-    def _inside(self, node: Node) -> Operation:
-        match node.operation:
-            case Branch(bodies=bodies):
-                return replace(node.operation, bodies=tuple(map(self.body, bodies)))
-            case Loop(condition=condition, body=body):
-                made = self.body(condition), self.body(body)
-                return replace(node.operation, condition=made[0], body=made[1])
-            case ForEach(body=body):
-                return replace(node.operation, body=self.body(body))
-            case operation:
-                return operation
+        made = node.with_bodies(map(self.body, node.bodies))
+        yield replace(made, inputs=self._names(node.inputs))
 
     # ---- what qualifies --------------------------------------------------------------------------
 

@@ -36,6 +36,9 @@ PRODUCTS = frozenset(["matmul", "__matmul__", "mm"])
 #: for all elements.
 LAST_DIMENSIONS = PRODUCTS | {"linear", "embedding", "layer_norm"}
 
+#: Losses of elements, which are told what is expected of each.
+LOSSES = frozenset(["cross_entropy", "nll_loss"])
+
 
 def flat_symbol(node: Node) -> str | None:
     """The symbol along which this call is row-wise, or None if it mixes or has no sequence."""
@@ -52,7 +55,16 @@ def flat_symbol(node: Node) -> str | None:
         return symbol if all(_broadcasts(value, symbol, rank) for value in node.inputs) else None
     if name in LAST_DIMENSIONS:
         return symbol if _maps_its_sequence(node, call, name) else None
-    return None
+    return symbol if _is_loss(node) else None
+
+
+def _is_loss(node: Node) -> bool:
+    """Whether a call tells for each element of a sequence how far it is from what is expected."""
+    call = node.operation
+    if not isinstance(call, TorchCall) or call.name.rsplit(".", 1)[-1] not in LOSSES:
+        return False
+    others = node.inputs[2:]
+    return dict(call.kwargs).get("reduction") == "none" and not any(map(_is_sequence, others))
 
 
 def _shape(value: Value) -> tuple[int | str, ...]:

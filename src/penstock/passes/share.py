@@ -12,14 +12,10 @@ from dataclasses import replace
 from penstock.ir.program import (
     AsSequence,
     Body,
-    Branch,
     Captured,
     Constant,
     Element,
-    ForEach,
     Function,
-    Loop,
-    Node,
     Program,
     Size,
     TorchCall,
@@ -54,27 +50,11 @@ def _share_body(body: Body, known: Known, renamed: Renamed) -> Body:
                 renamed.update(zip(node.outputs, known[key]))
                 continue
             known[key] = node.outputs
-        nodes.append(replace(node, inputs=inputs, operation=_share_inside(node, known, renamed)))
+        bodies = (_share_body(inner, known, renamed) for inner in node.bodies)
+        nodes.append(replace(node.with_bodies(bodies), inputs=inputs))
     outputs = tuple(renamed.get(value, value) for value in body.outputs)
     return Body(body.inputs, tuple(nodes), outputs)
 
 
 def _same_types(first: tuple[Value, ...], second: tuple[Value, ...]) -> bool:
     return [value.type for value in first] == [value.type for value in second]
-
-
-def _share_inside(node: Node, known: Known, renamed: Renamed):  # type: ignore[no-untyped-def]
-    match node.operation:
-        case Branch(bodies=bodies):
-            shared = tuple(_share_body(body, known, renamed) for body in bodies)
-            return replace(node.operation, bodies=shared)
-        case Loop(condition=condition, body=body):
-            return replace(
-                node.operation,
-                condition=_share_body(condition, known, renamed),
-                body=_share_body(body, known, renamed),
-            )
-        case ForEach(body=body):
-            return replace(node.operation, body=_share_body(body, known, renamed))
-        case operation:
-            return operation

@@ -19,11 +19,9 @@ from penstock.ir.program import (
     ArraySize,
     ArrayWrite,
     Body,
-    Branch,
     Captured,
     Constant,
     Element,
-    ForEach,
     Function,
     Loop,
     Node,
@@ -55,7 +53,7 @@ _WIDTHS |= {"int32": 4, "float32": 4}
 
 def open_windows(program: Program) -> Program:
     """The program with windows before its counted loops; itself where it has none."""
-    opening = _Opening(count(_highest_number(program) + 1))
+    opening = _Opening(count(program.highest_number + 1))
     functions = tuple(
         Function(function.name, opening.body(function.body), function.source)
         for function in program.functions
@@ -87,11 +85,6 @@ def _bytes(body: Body, times: int) -> int | None:
     return times * total
 
 
-def _highest_number(program: Program) -> int:
-    nodes = (node for function in program.functions for node in function.body.walk())
-    return max((value.number for node in nodes for value in node.outputs), default=0)
-
-
 @dataclass(slots=True)
 class _Opening:
     """One pass over a program."""
@@ -108,23 +101,12 @@ class _Opening:
     def _node(self, node: Node) -> Iterator[Node]:
         size = _window_size(node)
         if size < 2:
-            yield replace(node, operation=self._inside(node.operation))
+            yield node.with_bodies(map(self.body, node.bodies))
             return
         self.windows += 1
         between = tuple(map(self._fresh, node.outputs))
         yield replace(node, operation=self._widened(node.operation, size), outputs=between)
         yield replace(node, inputs=between)
-
-    def _inside(self, operation: Operation) -> Operation:
-        match operation:
-            case Branch(bodies=bodies):
-                return replace(operation, bodies=tuple(map(self.body, bodies)))
-            case Loop(condition=condition, body=body):
-                return replace(operation, condition=self.body(condition), body=self.body(body))
-            case ForEach(body=body):
-                return replace(operation, body=self.body(body))
-            case _:
-                return operation
 
     def _fresh(self, value: Value) -> Value:
         return Value(next(self.numbers), value.type)

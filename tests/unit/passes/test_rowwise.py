@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.ir.program import Node, Operand, TorchCall, Value
 from penstock.ir.types import TensorType
-from penstock.passes.rowwise import LAST_DIMENSIONS, POINTWISE, flat_symbol
+from penstock.passes.rowwise import LAST_DIMENSIONS, LOSSES, POINTWISE, flat_symbol
 
 #: Operands besides the first of pointwise calls that take several: "x" like the first, "row" of
 #: lower rank, or a number.
@@ -101,6 +101,19 @@ def test_an_embedding_is_row_wise():
     assert_row_wise(torch.nn.functional.embedding, [words, weight], words)
 
 
+@pytest.mark.parametrize("name", sorted(LOSSES))
+def test_losses_of_elements_are_row_wise(name):
+    classes = torch.tensor([3, 1, -100])
+    given = torch.randn(3, 5)
+
+    def losses(given, classes):
+        return getattr(torch.nn.functional, name)(given, classes, reduction="none")
+
+    whole = losses(given, classes)
+    for i in range(3):
+        torch.testing.assert_close(whole[i : i + 1], losses(given[i : i + 1], classes[i : i + 1]))
+
+
 # ---- what the table says of calls ----------------------------------------------------------------
 
 SEQUENCE = TensorType("float32", ("n0", 3))
@@ -122,6 +135,13 @@ ROW_WISE = {
     "an embedding": call(
         "torch.embedding", TensorType("float32", (9, 3)), TensorType("int64", ("n0",))
     ),
+    "a loss of each element": call(
+        "torch.nn.functional.cross_entropy",
+        SEQUENCE,
+        TensorType("int64", ("n0",)),
+        out=TensorType("float32", ("n0",)),
+        reduction="none",
+    ),
     "a norm over the last dimension": call(
         "torch.nn.functional.layer_norm", SEQUENCE, args=(Operand(0), (3,))
     ),
@@ -137,6 +157,13 @@ MIXING = {
         "torch.nn.functional.layer_norm", SEQUENCE, args=(Operand(0), (4, 3))
     ),
     "attention scores": call("torch.matmul", SEQUENCE, SEQUENCE),
+    "the loss of all elements": call(
+        "torch.nn.functional.cross_entropy",
+        SEQUENCE,
+        TensorType("int64", ("n0",)),
+        out=TensorType("float32", ()),
+        reduction="mean",
+    ),
     "a product with stacked matrices": call(
         "torch.matmul",
         TensorType("float32", ("n0", 2, 3)),
