@@ -11,17 +11,19 @@ import numpy as np
 
 from penstock.plan.schedule import Integers
 
-#: What a launch costs, in numbers that could be read and written in the same time.
-LAUNCH_COST = 1 << 18
+#: What a launch costs, in numbers that could be read and written in the same time; and in a loop,
+#: where rows of one bucket need no thought at the next iteration, and break no strip of launches.
+LAUNCH_COST, COST_IN_LOOP = 1 << 18, 1 << 20
 
 #: Buckets are at least that long; longer ones are multiples of an eighth of a power of two.
 LEAST_BUCKET = 8
 
 
-def choose_buckets(lengths: Integers, width: int) -> Integers:
+def choose_buckets(lengths: Integers, width: int, *, is_in_loop: bool = False) -> Integers:
     """A padded length for each sequence whose elements have `width` numbers each."""
+    cost = COST_IN_LOOP if is_in_loop else LAUNCH_COST
     ends, which, counts = np.unique(on_grid(lengths), return_inverse=True, return_counts=True)
-    return _grouped_ends(ends, counts, width)[which.reshape(-1)]
+    return _grouped_ends(ends, counts, width, cost)[which.reshape(-1)]
 
 
 def on_grid(lengths: Integers) -> Integers:
@@ -32,13 +34,13 @@ def on_grid(lengths: Integers) -> Integers:
     return rounded
 
 
-def _grouped_ends(ends: Integers, counts: Integers, width: int) -> Integers:
+def _grouped_ends(ends: Integers, counts: Integers, width: int, cost: int) -> Integers:
     """For each end the end of its group, in the cheapest way to cut them into groups."""
     before = np.concatenate(([0], np.cumsum(counts)))
     best, cut = [0.0], [0]
     for last, end in enumerate(ends):
         rows = before[last + 1] - before[: last + 1]
-        costs = np.array(best) + (rows * end * width + LAUNCH_COST)
+        costs = np.array(best) + (rows * end * width + cost)
         first = int(np.argmin(costs))
         best.append(float(costs[first]))
         cut.append(first)

@@ -71,6 +71,7 @@ def _link_nodes(linked: Linked, ranks: Mapping[Node, int], groups: Groups) -> No
                 continue
             kind = type(node.operation).__name__.lower()
             made = LinkedNode(node, number, ranks[node], kind, node.context)
+            made.is_in_loop = context.context.kind == "loop"
             number += 1
             context.nodes.append(made)
             _set_operation(linked, context, made)
@@ -101,7 +102,7 @@ def _set_operation(linked: Linked, context: LinkedContext, made: LinkedNode) -> 
             _take_columns(context, made, 2 * len(node.outputs))
             linked.contexts[inner].opener = made
         case Switch(arms=arms):
-            made.is_loop_switch = context.context.kind == "loop" and arms == (1, 2)
+            made.is_loop_switch = made.is_in_loop and arms == (1, 2)
         case Primitive(name="ArrayWrite"):
             made.is_last_use = _is_last_use(linked.graph, context.context, node)
 

@@ -102,6 +102,8 @@ class LinkedNode:
     child: int = -1
     #: Groups of a fork's outputs.
     outputs: list[Group] = field(default_factory=list)
+    #: Whether its context is a loop's.
+    is_in_loop: bool = False
     is_loop_switch: bool = False
     #: Of a node that enters a loop: what says how often it runs, if that is known.
     trip_count: TripCount | None = None

@@ -121,7 +121,7 @@ def _buckets(
         known = machine.bundles.buckets(found[widest], values[widest][chosen])
     if not known.all():
         new = np.flatnonzero(known == 0)
-        known[new] = choose_buckets(sizes[new], width)
+        known[new] = choose_buckets(sizes[new], width, is_in_loop=node.is_in_loop)
     return known
 
 

@@ -30,10 +30,13 @@ if TYPE_CHECKING:
 
 Planner: TypeAlias = "Machine | NativeMachine"
 
-#: Seconds that the plain machine has planned what native code could have planned, in all, after
-#: which that is loaded (as long as it takes), after which another process is asked to compile it
-#: where it is not on disk yet, and after which this one waits for it (as long as it takes).
+#: Seconds that native code would have saved, in all, after which it is loaded (as long as it
+#: takes), after which another process is asked to compile it where it is not on disk yet, and after
+#: which this one waits for it (as long as it takes).
 WORTH_LOADING, WORTH_ASKING, WORTH_COMPILING = 0.5, 1.0, 30.0
+
+#: What a launch of a plan that is kept takes less where native code has planned it and runs it.
+LAUNCH_SECONDS = 20e-6
 
 #: Loading takes less, compiling more.
 NOTICE_SECONDS = 3.0
@@ -95,6 +98,9 @@ class _Choice:
 
             self.loaded = NativeMachine
             note_compiled()
+        except Exception as problem:  # another Numba, say: what it has inside is relied on
+            _log.warning("calls are planned without native code: %r", problem)
+            self.loaded = False
         finally:
             notice.cancel()
 
@@ -124,6 +130,11 @@ def gives_records(planner: object) -> TypeGuard[NativeMachine]:
     return bool(_choice.loaded) and isinstance(planner, _choice.loaded)
 
 
+def plans_natively(linked: Linked) -> bool:
+    """Whether native code would plan a call of such a program now."""
+    return _assembled(linked) is not None and _choice.native() is not None
+
+
 def load_native() -> None:
     """Load or compile native code now, not when it has proved worth it."""
     with planning("always"):
@@ -134,6 +145,12 @@ def note_planned(planner: object, seconds: float) -> None:
     """A call has been planned."""
     if isinstance(planner, Machine) and _assembled(planner.linked) is not None:
         _choice.seconds += seconds
+
+
+def note_run_plainly(linked: Linked, launches: int) -> None:
+    """So many launches of a kept plan were run that native code could have planned."""
+    if _assembled(linked) is not None:
+        _choice.seconds += launches * LAUNCH_SECONDS
 
 
 def _assembled(linked: Linked) -> tuple[Any, Decoder] | None:

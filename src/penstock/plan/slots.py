@@ -8,6 +8,7 @@ pays. Chunks never move.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -36,6 +37,7 @@ def left_out(given: int, kind: Kind) -> int:
     return given if given * prod(kind.shape) > LARGE else 0
 
 
+@lru_cache(maxsize=1024)
 def first_chunk(kind: Kind) -> int:
     """How many slots a first chunk has: fewer where each takes much memory."""
     return max(LEAST_CHUNK, min(FIRST_CHUNK, LARGE // max(prod(kind.shape), 1)))

@@ -30,3 +30,9 @@ def test_wide_elements_are_worth_more_launches():
 def test_the_grid_wastes_an_eighth_at_most():
     lengths = np.arange(LEAST_BUCKET, 3000)
     assert (on_grid(lengths) <= lengths * 1.125).all()
+
+
+def test_fewer_buckets_pay_in_a_loop():
+    lengths = np.arange(5, 101).repeat(2)
+    assert len(set(choose_buckets(lengths, 128))) > 1
+    assert set(choose_buckets(lengths, 128, is_in_loop=True)) == {104}

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import operator
+import sys
+
+import numpy as np
 import pytest
 import torch
 
@@ -14,11 +18,13 @@ from penstock.plan.limits import limits
 from penstock.plan.machine import Machine
 from penstock.plan.native import kept_code, kernel_state
 from penstock.plan.native import machine as native_machine
+from penstock.plan.native import opcodes as op
 from penstock.plan.native.assemble import assemble
 from penstock.plan.native.program import NotNative
 from penstock.plan.planners import planning
 from penstock.plan.schedule import Chunk
 from penstock.run.engine import Run
+from penstock.run.fused.setting import Fusion
 
 #: Loops over scalars are part of what is planned here.
 pytestmark = pytest.mark.usefixtures("interpreted_loops")
@@ -171,6 +177,45 @@ def test_a_window_at_a_time_makes_the_same_schedule(monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
+def test_arrays_without_any_room_grow_in_the_middle_of_events(monkeypatch, name):
+    function, columns = columns_of(name)
+    with planning("always"):
+        roomy = function.schedule(*columns).digest()
+        monkeypatch.setattr(kernel_state, "_free", [])
+        monkeypatch.setattr(kernel_state.KernelState, "_start", start_without_room)
+        assert function.schedule(*columns).digest() == roomy
+
+
+def start_without_room(state, start=kernel_state.KernelState._start):
+    state.space.frames = np.empty(0, np.int64)
+    start(state)
+    state.space.queue = state.space.queue[: state.scalars[op.QUEUE_TOP]].copy()
+    state.space.heap = np.empty(op.ROWS_REGISTER, np.int64)
+    for name in ("moves", "held", "arrived", "heads", "data", "chunks"):
+        setattr(state, name, np.empty(0, np.int64))
+
+
+def test_what_the_kernel_has_not_replaced_is_given_back_as_it_was(monkeypatch):
+    """It counts no references to arrays: theirs is the memory that it works on."""
+    given = []
+    advance = kernel_state.KernelState.advance
+
+    def watched(state):
+        before = state.space.frames, state.moves, state.results, state.scalars
+        found = advance(state)
+        after = state.space.frames, state.moves, state.results, state.scalars
+        given.extend(map(operator.is_, before, after))
+        return found
+
+    monkeypatch.setattr(kernel_state.KernelState, "advance", watched)
+    function, columns = columns_of("trees")
+    with planning("always"):
+        function.schedule(*columns)
+    assert given
+    assert all(given)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_results_do_not_depend_on_who_plans(name):
     found = []
     for mode in ("never", "always"):
@@ -185,7 +230,7 @@ def test_results_do_not_depend_on_who_plans(name):
 
 
 def test_groups_of_rows_that_are_launched_apart_arrive_alike(monkeypatch):
-    monkeypatch.setattr(buckets, "LAUNCH_COST", 1)
+    monkeypatch.setattr(buckets, "COST_IN_LOOP", 1)
     function, columns = columns_of("attention")
     schedules = []
     for mode in ("never", "always"):
@@ -352,19 +397,26 @@ def test_where_no_other_process_can_compile_this_one_waits_at_last(choice, monke
     assert choice.seconds_at_load == [planners.WORTH_COMPILING]
 
 
-def test_the_seconds_of_the_plain_machine_are_counted(monkeypatch):
+def test_the_seconds_that_native_code_would_save_are_counted(monkeypatch):
     choice = planners._Choice()
     monkeypatch.setattr(planners, "_choice", choice)
+    monkeypatch.setattr(Fusion, "mode", "auto")
     root = tree_sum()
     trees = random_binary_trees(5, seed=0)
     with planning("never"):
         root.map(trees)
-        once = choice.seconds
+        assert choice.seconds > 0
+        choice.seconds = 0.0
         root.map(trees)
-    assert 0 < once == choice.seconds, "a plan that is known takes no planning"
+        known = choice.seconds
+        assert 0 < known < 40 * planners.LAUNCH_SECONDS, "a plan that is known takes no planning"
+        with ps.profile() as run:
+            root.map(trees)
+    assert known == pytest.approx(len(run.launches) * planners.LAUNCH_SECONDS, rel=0.5)
+    assert choice.seconds == known, "nobody but a profile sees launches one by one"
     with planning("always"):
         root.map(random_binary_trees(5, seed=1))
-    assert choice.seconds == once
+    assert choice.seconds == known
 
 
 def test_without_the_compiler_calls_are_planned_plainly(monkeypatch, caplog):
@@ -377,6 +429,16 @@ def test_without_the_compiler_calls_are_planned_plainly(monkeypatch, caplog):
     assert [record.message for record in caplog.records] == [
         "numba is not installed: calls are planned without native code"
     ]
+
+
+def test_where_native_code_cannot_be_made_calls_are_planned_plainly(monkeypatch, caplog):
+    choice = planners._Choice()
+    choice.mode = "always"
+    monkeypatch.setitem(sys.modules, "penstock.plan.native.machine", None)
+    assert choice.native() is None
+    assert choice.native() is None
+    (record,) = caplog.records
+    assert record.message.startswith("calls are planned without native code: ModuleNotFoundError")
 
 
 def test_compiled_code_is_kept_by_its_sources(monkeypatch, tmp_path):

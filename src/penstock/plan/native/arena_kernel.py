@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.plan.native import opcodes as op
-from penstock.plan.native.compiler import compiled, compiled_at_once
+from penstock.plan.native.compiler import compiled, compiled_at_once, compiled_in_place
 
 BASE, LENGTH, REFERENCES, ARENA, BUNDLE, BUNDLE_ROW, ENTRY = range(7)
 
@@ -28,7 +28,7 @@ def room(array, size):
     return bigger
 
 
-@compiled
+@compiled_in_place
 def refer(place, values, start, count, amount, arenas, counts, sequences, unused, pool, scalars):
     """Count references to slots, sequences or arrays; what nobody refers to is given up, with the
     elements of an array.

@@ -43,6 +43,15 @@ class Records(NamedTuple):
     #: Instructions that are no records, the first of all; with a launch the instances of its rows.
     given: Sequence[tuple[Instruction, Integers | None]] = ()
 
+    def parted(self) -> Iterator[Records]:
+        """What is no record, if there is something, and what is: native code runs records alone."""
+        ahead = [chunk for chunk in self.chunks if self.given and chunk[0] <= self.first]
+        if self.given:
+            yield self._replace(heads=self.heads[:0], chunks=ahead)
+        if len(self.heads) or not self.given:
+            first, chunks = self.first + len(self.given), self.chunks[len(ahead) :]
+            yield self._replace(first=first, chunks=chunks, given=())
+
 
 #: No records.
 NOTHING = Records(0, np.empty(0, np.int64), np.empty(0, np.int64), [])

@@ -16,7 +16,7 @@ def cache_folder() -> Path:
     the file of the outermost function alone.
     """
     here = Path(__file__).parent
-    sources = [here / "opcodes.py", *sorted(here.glob("*kernel.py"))]
+    sources = [here / "compiler.py", here / "opcodes.py", *sorted(here.glob("*kernel.py"))]
     digest = sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
     return cache_root() / f"planner-{digest}"
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.plan.native import opcodes as op
-from penstock.plan.native.arena_kernel import BASE, LENGTH, refer, room
+from penstock.plan.native.arena_kernel import refer, room
 from penstock.plan.native.array_kernel import (
     make_arrays,
-    read_arrays,
     stack,
     unstack,
     versions_to_write,
     write_elements,
 )
-from penstock.plan.native.compiler import compiled_at_once
+from penstock.plan.native.compiler import borrowed, compiled_at_once
+from penstock.plan.native.follow_kernel import follow
 from penstock.plan.native.launch_kernel import (
     HELD_RUN,
     HELD_SEQUENCES,
@@ -31,9 +31,7 @@ from penstock.plan.native.launch_kernel import (
 )
 from penstock.plan.native.queue_kernel import (
     admissible,
-    append_batch,
     deepest,
-    mark_ready,
     most_urgent,
     remove_expanding,
     room_in_queues,
@@ -41,13 +39,7 @@ from penstock.plan.native.queue_kernel import (
     take_some,
 )
 from penstock.plan.native.row_kernel import create, settle
-from penstock.plan.native.value_kernel import (
-    calculate,
-    longest_first,
-    read_elements,
-    split,
-    store_elements,
-)
+from penstock.plan.native.value_kernel import longest_first
 
 
 @compiled_at_once
@@ -60,6 +52,21 @@ def advance(
     moves, held, arrived,
 ):  # fmt: skip
     """Plan until nothing is left, a window is full, or the host must plan launches."""
+    (
+        code, lists, nodes, contexts, groups, waits, constants, limits,
+        instance_values, table_base, table_length, table_values,
+        scalars, frames, free_rows, live,
+        queue, queue_head, queue_tail, queue_width, control, expanding, in_data,
+        arenas, counts, sequences, unused, pool, results, heads, data, chunks, heap,
+        moves, held, arrived,
+    ) = borrowed((
+        code, lists, nodes, contexts, groups, waits, constants, limits,
+        instance_values, table_base, table_length, table_values,
+        scalars, frames, free_rows, live,
+        queue, queue_head, queue_tail, queue_width, control, expanding, in_data,
+        arenas, counts, sequences, unused, pool, results, heads, data, chunks, heap,
+        moves, held, arrived,
+    ))  # fmt: skip
     starts, sizes = np.zeros(registers, np.int64), np.zeros(registers, np.int64)
     steps = np.ones(registers, np.int64)
     for k in range(min(len(constants), op.ROWS_REGISTER)):
@@ -127,21 +134,26 @@ def advance(
             pc += op.WIDTH
         is_sound = True
         while is_sound:
+            is_sound, pc, top, move, moves_top, arrived_top = follow(
+                pc, top, move, moves_top, arrived_top, how == op.WITH_MORE,
+                code, lists, nodes, groups, registers,
+                instance_values, table_base, table_length, table_values, scalars, frames,
+                queue, queue_head, queue_tail, queue_width, control, expanding, in_data,
+                arenas, counts, sequences, unused, pool, results, heap, moves, arrived,
+                starts, sizes, steps,
+            )  # fmt: skip
             name, dst, rows = code[pc], code[pc + 1], code[pc + 2]
-            a, b, c, d = code[pc + 3], code[pc + 4], code[pc + 5], code[pc + 6]
-            pc += op.WIDTH
-            if name == op.END:
+            if name == op.END or not is_sound:
                 is_asked = how == op.WITH_MORE
-                if move == moves_top or is_asked:
-                    break
-                pc = groups[moves[move]]
-                starts[op.ROWS_REGISTER], sizes[op.ROWS_REGISTER] = moves[move + 2], moves[move + 1]
-                for k in range(moves[move + 3]):
-                    starts[op.ROWS_REGISTER + 1 + k] = moves[move + 4 + k]
-                    sizes[op.ROWS_REGISTER + 1 + k] = moves[move + 1]
-                move += 4 + moves[move + 3]
-                continue
+                break
+            a, b, c, d = code[pc + 3], code[pc + 4], code[pc + 5], code[pc + 6]
             n, at = sizes[rows], starts[rows]
+            heap, arrived = room(heap, top + n), room(arrived, arrived_top + n)
+            moves = room(moves, moves_top + 4 + registers)
+            queue = room_in_queues(n, queue, queue_head, queue_tail, scalars)
+            if name < op.FIRST_TO_MAKE:
+                continue
+            pc += op.WIDTH
             if name == op.ASK:
                 if d >= 0 and has_padded_copies(
                     lists[d + op.PADDED_FORM], starts[lists[a + lists[d + op.SEQUENCE]]], n,
@@ -160,125 +172,13 @@ def advance(
                 scalars[op.ASKED_COUNT] = count
                 is_asked = True
                 break
-            if name == op.SKIP_EMPTY:
-                if n == 0:
-                    pc = a
-                continue
-            heap = room(heap, top + n)
-            if name == op.COLUMN:
-                for k in range(n):
-                    heap[top + k] = frames[heap[at + k] + a]
-            elif name == op.INPUT:
-                for k in range(n):
-                    heap[top + k] = instance_values[a, frames[heap[at + k] + op.INSTANCE]]
-            elif name == op.HOST:
-                is_sound = calculate(
-                    a, n, heap, top, starts[b], steps[b], starts[c], steps[c], starts[d], steps[d]
-                )
-            elif name == op.READ_TABLE:
-                is_sound = read_elements(
-                    name, n, heap, starts[a], starts[b], steps[b], top,
-                    table_base, table_length, table_values,
-                )  # fmt: skip
-            elif name == op.TABLE_LENGTH:
-                for k in range(n):
-                    heap[top + k] = table_length[heap[starts[a] + k]]
-            elif name == op.ELEMENT:
-                is_sound = read_elements(
-                    name, n, heap, starts[a], starts[b], steps[b], top,
-                    sequences[BASE], sequences[LENGTH], table_values,
-                )  # fmt: skip
-            elif name == op.LENGTH:
-                for k in range(n):
-                    heap[top + k] = sequences[LENGTH, heap[starts[a] + k]]
-            elif name == op.AT_SITE:
-                found = zero
-                for k in range(n):
-                    if frames[heap[at + k] + op.SITE] == a:
-                        heap[top + found] = k
-                        found += 1
-                n = found
-            elif name == op.TAKE:
-                for k in range(n):
-                    heap[top + k] = heap[starts[a] + heap[at + k]]
-            elif name == op.LONGEST_FIRST:
-                longest_first(heap, starts[a], starts[b], n, top)
-            elif name == op.CREATE:
+            if name == op.CREATE:
                 is_sound, frames = create(
                     at, n, a, b, c, d, heap, top,
                     contexts, waits, frames, free_rows, live, limits, scalars,
                 )  # fmt: skip
-            elif name == op.COUNT_DOWN:
-                found = zero
-                for k in range(n):
-                    cell = heap[at + k] + a
-                    frames[cell] -= c
-                    if frames[cell] == 0:
-                        heap[top + found] = heap[at + k]
-                        found += 1
-                n = found
-                if n:
-                    if queue_head[b] < 0:
-                        mark_ready(b, nodes, control, expanding, in_data, scalars)
-                    queue = room_in_queues(n, queue, queue_head, queue_tail, scalars)
-                    append_batch(
-                        b, heap, top, n, queue, queue_head, queue_tail, queue_width, scalars
-                    )
-            elif name == op.SPLIT:
-                is_sound, top = split(
-                    at, n, starts[a], steps[a], b, c, heap, top, dst, starts, sizes
-                )
-                continue
-            elif name == op.STORE:
-                for k in range(n):
-                    frames[heap[at + k] + a] = heap[starts[b] + k]
-                continue
-            elif name == op.STORE_SLOT:
-                for k in range(n):
-                    frames[heap[at + k] + a] = heap[starts[b] + k]
-                refer(c, heap, starts[b], n, one, arenas, counts, sequences, unused, pool, scalars)
-                continue
-            elif name == op.STORE_ELEMENTS:
-                is_sound = store_elements(
-                    at, n, starts[a], b, c, d, heap, lists, starts, steps, frames,
-                    arenas, counts, sequences[BASE], sequences[LENGTH],
-                )  # fmt: skip
-                continue
-            elif name == op.ENQUEUE:
-                if n:
-                    if queue_head[a] < 0:
-                        mark_ready(a, nodes, control, expanding, in_data, scalars)
-                    queue = room_in_queues(n, queue, queue_head, queue_tail, scalars)
-                    append_batch(
-                        a, heap, at, n, queue, queue_head, queue_tail, queue_width, scalars
-                    )
-                continue
-            elif name == op.WAIT:
-                for k in range(n):
-                    frames[heap[at + k] + op.UNDONE] += a
-                continue
-            elif name == op.MOVE:
-                moves = room(moves, moves_top + 4 + c)
-                moves[moves_top], moves[moves_top + 1], moves[moves_top + 2] = a, n, at
-                moves[moves_top + 3] = c
-                for k in range(c):
-                    moves[moves_top + 4 + k] = starts[lists[b + k]]
-                moves_top += 4 + c
-                continue
-            elif name == op.FINISH:
-                for k in range(n):
-                    results[a, frames[heap[at + k] + op.INSTANCE]] = heap[starts[b] + k]
-                refer(c, heap, starts[b], n, one, arenas, counts, sequences, unused, pool, scalars)
-                continue
-            elif name == op.LOOSE:
-                arrived = room(arrived, arrived_top + n)
-                for k in range(n):
-                    arrived[arrived_top + k] = heap[at + k]
-                arrived_top += n
-                continue
-            elif name == op.FIRED:
-                scalars[op.FIRINGS] += 1
-                continue
+            elif name == op.LONGEST_FIRST:
+                longest_first(heap, starts[a], starts[b], n, top)
             elif name == op.LAUNCH:
                 (
                     is_sound, top, heap, heads, data, counts, sequences, unused, chunks,
@@ -289,8 +189,6 @@ def advance(
                     sequences, unused, chunks, held, held_top, scalars,
                 )  # fmt: skip
                 continue
-            elif name == op.ARRAY_READ:
-                is_sound = read_arrays(starts[a], starts[b], n, heap, top, sequences, pool)
             elif name == op.ARRAY_NEW:
                 is_sound, sequences, unused, pool = make_arrays(
                     b, c, starts[a], n, heap, top, sequences, unused, pool, scalars

@@ -48,6 +48,9 @@ class _Workspace:
         return sum(map(len, (self.frames, self.queue, self.counts, self.heap)))
 
 
+#: The tables of a call that has none.
+_NONE = np.zeros(1, np.int64)
+
 #: Workspaces that nobody uses; one for each thread that plans.
 _free: list[_Workspace] = []
 
@@ -60,7 +63,7 @@ class KernelState:
 
     def __init__(self, machine: NativeMachine) -> None:
         program, count, limits = machine.program, machine.count, machine.limits
-        nodes, contexts = len(program.nodes), len(program.contexts)
+        nodes, contexts = len(program.nodes) + 1, len(program.contexts)
         self.machine = machine
         self.scalars = np.zeros(op.SCALARS, np.int64)
         depth = limits.depth if limits.depth is not None else 1 << 62
@@ -76,37 +79,37 @@ class KernelState:
             )
         )
         self.space = _free.pop() if _free else _Workspace()
-        self.free_rows, self.live = np.full(contexts, -1), np.zeros(contexts, np.int64)
-        self.heads_of_queues = np.full(nodes + 1, -1)
-        self.tails = np.full(nodes + 1, -1)
-        self.widths, self.in_data = np.zeros((2, nodes + 1), np.int64)
-        self.control, self.expanding = np.zeros((2, nodes + 1), np.int64)
+        self.live, self.free_rows = np.zeros(contexts, np.int64), np.empty(contexts, np.int64)
+        self.free_rows[:] = -1
+        self.widths, self.in_data, self.control, self.expanding = np.zeros((4, nodes), np.int64)
+        self.heads_of_queues, self.tails = np.empty((2, nodes), np.int64)
+        self.heads_of_queues[:] = -1
         self.results = np.zeros((len(program.outputs) + 1, count), np.int64)
         self._take_tables()
         self._take_arenas()
         self.heads, self.data = np.empty(1024, np.int64), np.empty(256 * (count + 4), np.int64)
         self.chunks = np.empty(64, np.int64)
-        self.moves, self.held, self.arrived = np.empty((3, 64), np.int64)
+        self.moves = np.empty(4 * program.registers, np.int64)
+        self.held, self.arrived = np.empty((2, 64), np.int64)
         self._start()
 
     def _take_tables(self) -> None:
         tables = self.machine.tables
-        lengths = [lengths for lengths, _ in tables] or [np.zeros(1, np.int64)]
-        values = [values for _, values in tables] or [np.zeros(1, np.int64)]
-        self.table_length = np.concatenate(lengths)
-        self.table_base = np.cumsum(self.table_length) - self.table_length
-        self.table_values = np.concatenate(values, dtype=np.int64)
+        if not tables:
+            self.table_base = self.table_length = self.table_values = _NONE
+            return
+        self.table_length = np.concatenate([lengths for lengths, _ in tables])
+        self.table_base = self.table_length.cumsum() - self.table_length
+        self.table_values = np.concatenate([values for _, values in tables], dtype=np.int64)
 
     def _take_arenas(self) -> None:
         machine = self.machine
-        self.arenas = np.zeros((len(machine.spaces) + 1, op.ARENA_COLUMNS), np.int64)
-        top = 0
-        for row, space in zip(self.arenas, machine.spaces):
-            row[op.TOP] = row[op.STOP] = row[op.GIVEN] = space.end
-            row[op.LEFT_OUT] = left_out(space.end, space.kind)
-            row[op.FIRST_CHUNK] = first_chunk(space.kind)
-            row[op.REGION] = top
-            top += 2 * space.end
+        rows, top = [], 0
+        for space in machine.spaces:  # columns as in `opcodes`
+            end, kind = space.end, space.kind
+            rows.append((end, end, top, 0, 0, left_out(end, kind), first_chunk(kind), end))
+            top += 2 * end
+        self.arenas = np.array([*rows, (0,) * op.ARENA_COLUMNS], np.int64)
         if top > len(self.space.counts):
             self.space.counts = np.empty(2 * top, np.int64)
         self.space.counts[:top] = 1
@@ -145,7 +148,7 @@ class KernelState:
         self.control[0] = node
         self.heads_of_queues[node] = self.tails[node] = 0
         self.widths[node] = count
-        self.scalars[[op.QUEUE_TOP, op.CONTROL_COUNT]] = 2 + count, 1
+        self.scalars[op.QUEUE_TOP], self.scalars[op.CONTROL_COUNT] = 2 + count, 1
         self.scalars[op.FIRINGS] = -1  # beginning is no firing
 
     def advance(self) -> tuple[int, Records]:
@@ -209,7 +212,7 @@ class KernelState:
         elif status == op.PAUSED:
             self.data = np.empty_like(self.data)
         records = Records(first, heads.copy(), data, _by_record(chunks))
-        scalars[[op.HEADS_TOP, op.DATA_TOP, op.CHUNKS_TOP]] = 0
+        scalars[op.HEADS_TOP] = scalars[op.DATA_TOP] = scalars[op.CHUNKS_TOP] = 0
         return records
 
     # ---- while the host plans launches ----------------------------------------------------------

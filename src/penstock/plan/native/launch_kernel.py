@@ -20,13 +20,13 @@ from penstock.plan.native.arena_kernel import (
     room,
     room_for_sequences,
 )
-from penstock.plan.native.compiler import compiled
+from penstock.plan.native.compiler import compiled, compiled_in_place
 
 #: What is counted until it has arrived: slots of a register, a run of slots, sequences.
 HELD_SLOTS, HELD_RUN, HELD_SEQUENCES = range(3)
 
 
-@compiled
+@compiled_in_place
 def put_values(values, start, count, is_host, heads, data, scalars):
     """Say what an operand is: a run where its slots are consecutive, else a list of them."""
     at = scalars[op.HEADS_TOP]
@@ -41,12 +41,13 @@ def put_values(values, start, count, is_host, heads, data, scalars):
         heads[at], heads[at + 1] = op.SPAN_VALUES, values[start]
         return
     top = scalars[op.DATA_TOP]
-    data[top : top + count] = values[start : start + count]
+    for position in range(count):
+        data[top + position] = values[start + position]
     scalars[op.DATA_TOP] = top + count
     heads[at], heads[at + 1] = op.LISTED_VALUES, top
 
 
-@compiled
+@compiled_in_place
 def put_column(rows, count, offset, frames, heap, heads, data, scalars):
     """The same for slots that rows keep in their frames."""
     at, top = scalars[op.HEADS_TOP], scalars[op.DATA_TOP]
@@ -65,7 +66,7 @@ def put_column(rows, count, offset, frames, heap, heads, data, scalars):
     heads[at], heads[at + 1] = op.LISTED_VALUES, top
 
 
-@compiled
+@compiled_in_place
 def put_run(start, count, heads, scalars):
     """Say that slots are a run."""
     at = scalars[op.HEADS_TOP]
@@ -73,7 +74,7 @@ def put_run(start, count, heads, scalars):
     scalars[op.HEADS_TOP] = at + 3
 
 
-@compiled
+@compiled_in_place
 def begin_record(name, first, second, third, heads, scalars):
     """The beginning of a record."""
     at = scalars[op.HEADS_TOP]
@@ -149,7 +150,7 @@ def put_elements(kind, start, lengths, heap, sequences, heads, data, scalars, sc
     put_values(scratch, np.int64(0), at, is_host, heads, data, scalars)
 
 
-@compiled
+@compiled_in_place
 def put_instances(rows, count, lengths, total, heap, frames, data, scalars):
     """The instance of each row, or of each element of each row."""
     top = scalars[op.DATA_TOP]

@@ -57,6 +57,8 @@ class NativeMachine:
         #: The arenas of the kernel, and those of padded copies.
         self.all_spaces: list[Space | SlotSpace] = [Space(kind, 0, 0) for kind in program.arenas]
         self._firings = 0
+        #: Plans what the kernel asks for, once it has.
+        self._host: HostLaunches | None = None
 
     @property
     def firings(self) -> int:
@@ -98,9 +100,9 @@ class NativeMachine:
         start = space.end
         if item.lengths is not None:
             first = sum(len(lengths) for _, _, lengths in self.sequences)
-            bases = start + np.cumsum(item.lengths) - item.lengths
-            self.sequences.append((arena, bases, item.lengths))
-            count = int(item.lengths.sum())
+            ends = item.lengths.cumsum()
+            self.sequences.append((arena, start + ends - item.lengths, item.lengths))
+            count = int(ends[-1])
             row[:] = np.arange(first, first + self.count)
         elif item.is_shared:
             count, row[:] = 1, start
@@ -128,37 +130,38 @@ class NativeMachine:
     def batches(self) -> Iterator[Records | Instruction]:
         """The same as records, a window at a time; instructions where the plain machine plans."""
         state = KernelState(self)
-        host = HostLaunches(self, state)
         chunks = 0
         status = op.PAUSED
         while status in (op.PAUSED, op.ASKED):
             told = int(state.scalars[op.RECORDS])
-            status, records = self._advance(state, host, status)
+            status, records = self._advance(state, status)
             self._firings = int(state.scalars[op.FIRINGS])
             state.show(self.all_spaces)
             if status == op.FAULT:
                 yield from self._plan_again(told + chunks)
                 return
             chunks += len(records.chunks)
-            yield records
+            yield from records.parted()
         if state.scalars[op.LIVE_ROWS]:
             rows = state.scalars[op.LIVE_ROWS]
             raise PlanningError(f"{rows} rows wait for values that never come")
         self.results = state.results
         self.found = state.sequences
 
-    def _advance(self, state: KernelState, host: HostLaunches, status: int) -> tuple[int, Records]:
+    def _advance(self, state: KernelState, status: int) -> tuple[int, Records]:
         """Let the kernel go on, after launches that it has asked for."""
         if status == op.PAUSED:
             return state.advance()
+        if self._host is None:
+            self._host = HostLaunches(self, state)
         try:
-            is_sound = host.fire()
+            is_sound = self._host.fire()
         except HostOperationError:
             is_sound = False
         if not is_sound:
             return op.FAULT, NOTHING
         status, records = state.advance()
-        return status, host.event(records)
+        return status, self._host.event(records)
 
     def _plan_again(self, count: int) -> Iterator[Instruction]:
         """What the plain machine does after so many instructions."""

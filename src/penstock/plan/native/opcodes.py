@@ -39,8 +39,6 @@ CONTEXT, PARENT, SITE, INSTANCE, UNDONE, DEPTH, COUNT, HEAD = range(8)
     COUNT_DOWN,
     #: (rows, amount): more to wait for.
     WAIT,
-    #: dst (rows, context, site, offset, how): new rows; rows remember them at the offset.
-    CREATE,
     #: (rows, group, fields, count): values go to rows later.
     MOVE,
     #: dst (rows, site): positions of rows that were called there.
@@ -57,18 +55,23 @@ CONTEXT, PARENT, SITE, INSTANCE, UNDONE, DEPTH, COUNT, HEAD = range(8)
     LOOSE,
     #: (rows): a node fires inside an event.
     FIRED,
-    #: dst... (rows, specification, operands): a launch.
-    LAUNCH,
+    #: dst (rows, arrays, index): the slots of elements.
+    ARRAY_READ,
+    #: (rows, sequences, indices and offsets, count, arena): keep the slots of several elements in
+    #: the frames, and count them.
+    STORE_ELEMENTS,
+    #: dst (rows, context, site, offset, how): new rows; rows remember them at the offset.
+    CREATE,
     #: dst (rows, counter, bound): positions of rows, the largest difference first.
     LONGEST_FIRST,
+    #: dst... (rows, specification, operands): a launch.
+    LAUNCH,
     #: dst (rows, values, arena): host values get slots.
     UPLOAD,
     #: dst (rows, sizes, arena, can_grow): arrays with nothing written.
     ARRAY_NEW,
     #: dst (rows, arrays, index, slots, may_steal): versions with one element more.
     ARRAY_WRITE,
-    #: dst (rows, arrays, index): the slots of elements.
-    ARRAY_READ,
     #: dst (rows, arrays, arena): sequences of their elements.
     ARRAY_STACK,
     #: dst (rows, sequences, arena): arrays of their elements.
@@ -76,10 +79,10 @@ CONTEXT, PARENT, SITE, INSTANCE, UNDONE, DEPTH, COUNT, HEAD = range(8)
     #: dst... (rows, operands, count, results, padded): launches that the host plans, unless all
     #: rows have padded copies side by side; see `host_launches`.
     ASK,
-    #: (rows, sequences, indices and offsets, count, arena): keep the slots of several elements in
-    #: the frames, and count them.
-    STORE_ELEMENTS,
 ) = range(32)
+
+#: From this one on, instructions may make arrays.
+FIRST_TO_MAKE = CREATE
 
 #: How CREATE makes rows: for a call, for the first iteration, for the next one.
 CALLED, ENTERED, NEXT = range(3)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.plan.native import opcodes as op
-from penstock.plan.native.compiler import compiled
+from penstock.plan.native.compiler import compiled, compiled_in_place
 
 
 @compiled
@@ -46,7 +46,8 @@ def append_batch(node, buffer, start, count, queue, queue_head, queue_tail, queu
     """Put rows at the end of a node's queue; there is room."""
     batch = scalars[op.QUEUE_TOP]
     queue[batch], queue[batch + 1] = -1, count
-    queue[batch + 2 : batch + 2 + count] = buffer[start : start + count]
+    for k in range(count):
+        queue[batch + 2 + k] = buffer[start + k]
     scalars[op.QUEUE_TOP] = batch + 2 + count
     if queue_head[node] < 0:
         queue_head[node] = batch
@@ -71,28 +72,30 @@ def mark_ready(node, nodes, control, expanding, in_data, scalars):
         scalars[op.CONTROL_COUNT] += 1
 
 
-@compiled
+@compiled_in_place
 def remove_expanding(position, expanding, scalars):
     """Take a node out of those that may create rows."""
     count = scalars[op.EXPANDING_COUNT]
-    expanding[position : count - 1] = expanding[position + 1 : count].copy()
+    for place in range(position, count - 1):
+        expanding[place] = expanding[place + 1]
     scalars[op.EXPANDING_COUNT] = count - 1
 
 
-@compiled
+@compiled_in_place
 def take_all(node, buffer, start, queue, queue_head, queue_width):
     """All rows that wait for a node, in order."""
     batch = queue_head[node]
     while batch >= 0:
         count = queue[batch + 1]
-        buffer[start : start + count] = queue[batch + 2 : batch + 2 + count]
+        for k in range(count):
+            buffer[start + k] = queue[batch + 2 + k]
         start += count
         batch = queue[batch]
     queue_head[node] = -1
     queue_width[node] = 0
 
 
-@compiled
+@compiled_in_place
 def admissible(nodes, contexts, live, limits, expanding, in_data, scalars):
     """The position of the first node that may create rows without going over a bound, or -1; loops
     are entered last, and once no block of lower rank is ready.
@@ -122,7 +125,7 @@ def admissible(nodes, contexts, live, limits, expanding, in_data, scalars):
     return -1
 
 
-@compiled
+@compiled_in_place
 def most_urgent(nodes, in_data, queue_width):
     """The data node that comes next: lowest rank, then the widest, then the first; or -1."""
     best = -1

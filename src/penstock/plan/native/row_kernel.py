@@ -6,13 +6,13 @@ import numpy as np
 
 from penstock.plan.native import opcodes as op
 from penstock.plan.native.arena_kernel import ARENA, BASE, LENGTH, REFERENCES, room
-from penstock.plan.native.compiler import compiled, compiled_at_once
+from penstock.plan.native.compiler import compiled, compiled_at_once, compiled_in_place
 
 #: In the column `SITE` of a loop's rows: the body of this iteration has started.
 RUNNING = 1
 
 
-@compiled
+@compiled_in_place
 def new_rows(context, count, heap, into, contexts, waits, frames, free_rows, live, scalars):
     """Frames with no value yet, in a register at `into`; there is room for them."""
     size, todo = contexts[context, op.FRAME_SIZE], contexts[context, op.FIRST_UNDONE]
@@ -81,7 +81,7 @@ def start_instances(count, contexts, waits, frames, free_rows, live, scalars):
     return rows, frames
 
 
-@compiled
+@compiled_in_place
 def settle(
     buffer, start, count, contexts, frames, free_rows, live, arenas, counts, sequences, unused,
     pool, scalars,
