@@ -14,6 +14,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
+from penstock.autodiff import strip_way
 from penstock.autodiff.taped_run import TapedRun
 from penstock.plan.limits import limits
 from penstock.plan.planners import planning
@@ -21,6 +22,7 @@ from penstock.run.engine import Run
 from penstock.run.fused.inductor import Compiled
 from penstock.run.kept_plans import KeptPlans
 from penstock.run.strips import forms
+from penstock.run.strips import library as strip_library
 from penstock.run.strips.arguments import Argument
 from penstock.run.strips.batch import Batch
 from penstock.run.strips.code import Made, NativeCode
@@ -123,7 +125,7 @@ def examples(arguments: Sequence[Argument], rows: int) -> list[torch.Tensor]:
 @contextmanager
 def in_strips(*, keeps_plans: bool = False) -> Iterator[None]:
     """Plans inside, fresh ones or kept ones, are run by native code from the second call of a
-    program on.
+    program on. Pieces of launches have few rows, and few factors of weight gradients wait.
     """
     with (
         fused_without_compiler(),
@@ -131,6 +133,8 @@ def in_strips(*, keeps_plans: bool = False) -> Iterator[None]:
         limits(admitted_rows=(1 << 14) - (5 if keeps_plans else 4)),
         patch.object(KeptPlans, "is_worth_keeping", lambda plans, key: keeps_plans),
         patch.object(forms, "read_code", called_back),
+        patch.multiple(strip_way, WAITING_ROWS=5, WAITING_BYTES=0),
+        patch.object(strip_library, "PIECE_ROWS", 3),
     ):
         yield
 

@@ -20,6 +20,7 @@ from rich.table import Table
 import penstock as ps
 from penstock.run.fused.inductor import has_compiler
 from penstock.run.native.compiling import cache_folder
+from penstock.run.strips import library as strips
 
 #: The oldest Python that is supported, and the oldest and the newest torch.
 PYTHON, TORCH, NEWEST_TORCH = (3, 11), (2, 11), (2, 13)
@@ -86,6 +87,9 @@ def _compilers() -> Iterator[Finding]:
         found = ("C++" if kind == "cpu" else "Triton") if there else "no compiler"
         remark = "blocks that run long are compiled" if there else "programs run uncompiled"
         yield Finding(f"compiler for {kind}", found, remark)
+    obstacle = "no Numba" if _version("numba") is None else strips.obstacle()
+    remark = "on a CPU, compiled launches follow each other without Python between them"
+    yield Finding("launches in C++", "possible" if obstacle is None else obstacle, remark)
     yield Finding("cache", str(cache_folder()), "where compiled loops are kept: PENSTOCK_CACHE")
 
 

@@ -6,11 +6,14 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 
 import penstock as ps
+from penstock.autodiff import strip_way
+from penstock.run.strips import library
 from tests.strips import REASON, has_strips, in_strips, noted_strips
 
 pytestmark = pytest.mark.skipif(not has_strips(), reason=REASON)
@@ -355,3 +358,59 @@ def test_two_numbers_with_one_gradient_get_it_in_memory_of_their_own():
     expected = torch.autograd.grad(torch.stack(rows).square().sum(), (first, second))
     torch.testing.assert_close(found, expected)
     assert found[0].data_ptr() != found[1].data_ptr()
+
+
+@pytest.mark.parametrize("rows", [1, 3, 10_000])
+def test_factors_wait_for_room_and_for_no_more(rows):
+    table, w, bias = draw(5, 4), draw(4, 4, seed=1), draw(4, seed=2)
+
+    @ps.function
+    def walk(word, n):
+        def inner():
+            return torch.tanh(torch.nn.functional.linear(walk(word, n - 1), w, bias))
+
+        return ps.cond(n > 0, inner, lambda: torch.nn.functional.embedding(word, table).sin())
+
+    words, counts = torch.arange(12) % 5, [k % 6 for k in range(12)]
+    collected = []
+    collect = strip_way._StripPass._collect_half
+
+    def note(going: Any, start: int) -> None:
+        collected.append(start)
+        collect(going, start)
+
+    with (
+        patch.object(strip_way, "WAITING_ROWS", rows),
+        patch.object(strip_way._StripPass, "_collect_half", note),
+    ):
+        for _ in range(2):
+            collected.clear()
+            found = walk.map(words, counts, out="stack")
+            made = torch.autograd.grad(found.square().sum(), (table, w, bias))
+    rows_found = []
+    for word, n in zip(words, counts, strict=True):
+        row = table[word].sin()
+        for _ in range(n):
+            row = torch.tanh(torch.nn.functional.linear(row, w, bias))
+        rows_found.append(row)
+    loss = torch.stack(rows_found).square().sum()
+    torch.testing.assert_close(made, torch.autograd.grad(loss, (table, w, bias)))
+    is_bounded = len(collected) > len(set(collected))
+    assert is_bounded == (rows < 10_000)
+
+
+@pytest.mark.parametrize("rows", [1, 64, 512])
+def test_launches_of_many_rows_run_in_pieces(rows):
+    """All results of some rows have cotangents, and one of others."""
+    x, w = draw(700, 4), draw(4, 4, seed=1)
+    counts = [k % 3 for k in range(700)]
+    triple = new_triple(w)
+    with patch.object(library, "PIECE_ROWS", rows):
+        triple.map(x, counts)
+        found = triple.map(x, counts)
+        expected = [plain_triple(row, n, w) for row, n in zip(x, counts, strict=True)]
+        torch.testing.assert_close([list(row) for row in found], [list(row) for row in expected])
+        chosen = [(r, k) for r in range(700) for k in range(3) if k == 0 or r % 4]
+        torch.testing.assert_close(
+            gradients(loss_of(found, chosen), (x, w)), gradients(loss_of(expected, chosen), (x, w))
+        )

@@ -31,6 +31,25 @@ def test_a_package_that_is_needed_and_missing_is_a_failure(
     assert "penstock[native]" in output.getvalue()
 
 
+def test_what_keeps_launches_from_native_code_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise AttributeError("sgemm_")
+
+    def report() -> str:
+        output = io.StringIO()
+        assert doctor.run_doctor(Console(file=output, width=200)) == 0
+        (line,) = (line for line in output.getvalue().splitlines() if "launches in C++" in line)
+        return line
+
+    monkeypatch.setattr(doctor.strips, "cpp_compiler", lambda: "c++")
+    monkeypatch.setattr(doctor.strips, "_products", lambda: (1, 2))
+    assert "possible" in report()
+    monkeypatch.setattr(doctor.strips, "_products", refuse)
+    assert "torch has another BLAS" in report()
+    monkeypatch.setattr(doctor.strips, "cpp_compiler", lambda: None)
+    assert "no C++ compiler" in report()
+
+
 def test_an_old_torch_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "TORCH", (99, 0))
     assert doctor.run_doctor(Console(file=io.StringIO())) == 1

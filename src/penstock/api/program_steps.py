@@ -31,6 +31,7 @@ from penstock.ir.types import TensorType
 from penstock.passes.differentiable import find_differentiable
 from penstock.plan.step_kinds import StepKind
 from penstock.run.batched import BlockInput
+from penstock.run.blocks import Failure
 from penstock.run.executable import Executable
 from penstock.run.step_blocks import OpaqueBlock
 
@@ -183,8 +184,8 @@ class ProgramBlock(OpaqueBlock):
             made = self._executable.run(columns, captures, rows)
             return [column.stacked() for column in made]
 
-    def failing_line(self, arguments: Sequence[torch.Tensor | int]) -> Source | None:
-        """The line of the call, if the program fails for one row."""
+    def failure(self, arguments: Sequence[torch.Tensor | int]) -> Failure | None:
+        """The line of the call, if the program fails for one row, and how."""
         pairs = zip(self.inputs, arguments, strict=True)
         row = [
             item.unsqueeze(0) if spec.kind == "row" and isinstance(item, torch.Tensor) else item
@@ -193,6 +194,6 @@ class ProgramBlock(OpaqueBlock):
         try:
             with torch.no_grad():
                 self.call(1, *row)
-        except Exception:
-            return self.node.source
+        except Exception as error:
+            return Failure(self.node.source, error)
         return None

@@ -8,7 +8,7 @@ contraction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
@@ -18,6 +18,7 @@ import torch
 from penstock.run.batched.products import turned_product
 from penstock.run.batched.sizes import ROWS, Polynomial, Size
 from penstock.run.batched.steps import Step, StraightLine, TensorFact
+from penstock.run.strips import contraction
 
 #: Rows that are collected before they are contracted.
 WINDOW = 512
@@ -61,7 +62,8 @@ class Contraction:
         """The gradient of all rows of the factors of one term, added to what is known of it."""
         first = factors[0]
         if self.kind == "product":
-            return turned_product(first, factors[1], known)
+            made = contraction.turned_product(first, factors[1], known)
+            return turned_product(first, factors[1], known) if made is None else made
         if self.kind == "sum":
             total = first.sum(0).reshape(self.shape)
             return total if known is None else known.add_(total)
@@ -82,12 +84,23 @@ class Window:
     #: The gradient of rows that were contracted.
     gradient: torch.Tensor | None = None
 
-    def add(self, factors: Sequence[torch.Tensor]) -> None:
-        """Take factors, and contract all there are if these are enough rows."""
-        terms = self.contraction.terms(factors)
-        self.parts += terms
-        self.rows += len(terms) * factors[0].shape[0]
-        if self.rows >= (FEW if _is_exact(factors[0]) else WINDOW):
+    def add(
+        self,
+        factors: Sequence[torch.Tensor],
+        owned: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> None:
+        """Take factors, and contract what is enough rows; what has to wait is put into memory that
+        nobody writes to by `owned`, unless it is there.
+        """
+        enough = FEW if _is_exact(factors[0]) else WINDOW
+        for term in self.contraction.terms(factors):
+            rows = term[0].shape[0]
+            if rows >= enough:
+                self.gradient = self.contraction.contract(term, self.gradient)
+                continue
+            self.parts.append(term if owned is None else tuple(map(owned, term)))
+            self.rows += rows
+        if self.rows >= enough:
             self._contract()
 
     def _contract(self) -> None:

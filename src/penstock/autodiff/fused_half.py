@@ -263,7 +263,7 @@ def _entries(page: Page, position: int) -> int:
     are elsewhere.
     """
     assert isinstance(page.form, TrainingForm)
-    saved, values = page.form.saved[position], page.saved[position]
+    saved, values = page.form.saved[position], page.read_saved(position)
     if saved.dimension is None:
         return 0
     is_whole = saved.dimension == 0 and values.is_contiguous() and not values.shape[0] % page.rows

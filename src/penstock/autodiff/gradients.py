@@ -20,6 +20,7 @@ from penstock.plan.schedule import Integers, Kind, Picks, Span, consecutive
 from penstock.run.arenas import likeness_of
 from penstock.run.capturing import refuse_while_capturing
 from penstock.run.fused.indices import FindIndex
+from penstock.run.host_memory import empty_on
 
 _NONE: Integers = np.empty(0, np.int64)
 
@@ -94,7 +95,7 @@ class GradientArena:
         self.device = torch.device(kind.device)
         dtype = getattr(torch, kind.dtype)
         shape = (capacity - first, *kind.shape)
-        self.values = torch.empty(shape, dtype=dtype, device=self.device)
+        self.values = empty_on(self.device, shape, dtype)
         self.present = np.zeros(capacity, np.bool_)
         #: Slots of inputs whose gradients nobody asks for, if there are any: whatever is written
         #: there is not read, and they never have a gradient.

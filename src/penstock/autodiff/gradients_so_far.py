@@ -37,12 +37,14 @@ class GradientsSoFar:
         """The gradients of an arena's values."""
         arena = self.arenas.get(number)
         if arena is None:
-            first = self.leading.get(number, 0)
-            arena = self.arenas[number] = GradientArena(*self.extents[number], first)
+            arena = self.arenas[number] = self._new_arena(number)
             for span in self.unasked:
                 if span.arena == number:
                     arena.leave_out(span)
         return arena
+
+    def _new_arena(self, number: int) -> GradientArena:
+        return GradientArena(*self.extents[number], self.leading.get(number, 0))
 
     def gradient_of(self, number: int, slots: Integers) -> torch.Tensor | None:
         """The gradients of slots, zeros for those without; None if none has one."""
@@ -87,7 +89,7 @@ class GradientsSoFar:
         found = self.windows.get(key)
         if found is None:
             found = self.windows[key] = wire, Window(how)
-        found[1].add(factors if is_own else [*map(self._owned, factors)])
+        found[1].add(factors, None if is_own else self._owned)
 
     def _owned(self, values: torch.Tensor) -> torch.Tensor:
         """Values in memory that nobody writes to: slots are used again before a window is full."""

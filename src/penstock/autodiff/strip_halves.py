@@ -137,13 +137,15 @@ def _with(known: KnownHalves, block: int, number: int, found: NativeHalf | None)
         np.concatenate([known.words, np.array(words, np.int64)]),
         tuple(wires),
         {**known.halves, int(start): found},
-        known.pass_words + 1 + found.code.pointers,
+        known.pass_words + FACTOR_PLACES + found.code.pointers,
     )
 
 
 #: Where in the words of a half its own words of a pass are said, and where the uniform values begin
 #: behind so many saved ones.
 FACTORS, HEAD = 7, 8
+#: Its words of a pass: rows that have gone back, rows that there is room for, and places.
+GONE_BACK, MOST_BACK, FACTOR_PLACES = range(3)
 
 
 def _placed(half: NativeHalf, wires: list[int], factors: int) -> list[int]:

@@ -8,6 +8,7 @@ code for goes back as pages, one by one.
 from __future__ import annotations
 
 import ctypes
+from array import array
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,17 @@ import numpy as np
 import torch
 
 from penstock.autodiff.page import second_backward
-from penstock.autodiff.strip_halves import FACTORS, KnownHalves, NativeHalf, StripHalves
+from penstock.autodiff.strip_halves import (
+    FACTOR_PLACES,
+    FACTORS,
+    GONE_BACK,
+    MOST_BACK,
+    KnownHalves,
+    NativeHalf,
+    StripHalves,
+)
 from penstock.autodiff.strips import Strip
+from penstock.run.host_memory import empty_on_host
 from penstock.run.strips.batch import lies_plainly, scratch
 from penstock.run.strips.library import library
 from penstock.run.strips.words import (
@@ -26,7 +36,6 @@ from penstock.run.strips.words import (
     Given,
     Set,
     Why,
-    Words,
     address_of,
 )
 
@@ -34,6 +43,11 @@ if TYPE_CHECKING:
     from penstock.autodiff.reverse import Reversal
     from penstock.autodiff.tape import Tape
     from penstock.autodiff.taped_run import TapedRun
+
+
+#: Factors wait for one contraction until they are so many rows and bytes: it would not be faster
+#: with more of them, and these are in the caches still. A launch of more rows has room for all.
+WAITING_ROWS, WAITING_BYTES = 1024, 4 << 20
 
 
 def go_through(reversal: Reversal, tape: Tape) -> None:
@@ -61,14 +75,14 @@ class _StripPass:
         assert found is not None
         self.reversal, self.strip, self.library = reversal, strip, found
         self.halves = _halves_of(strip.run)
-        self.rows = strip.rows_of_blocks()
+        #: How many rows each block was launched for.
+        self.rows = np.zeros(len(strip.batch.decoder.forms), np.int64)
         #: For each arena where its gradients are, as far as native code knows them.
         self.gradients = np.zeros((len(reversal.extents), GRADIENT_WORDS), np.int64)
         self.taken: set[int] = set()
-        self.words = Words(sgemm=found.sgemm, dgemm=found.dgemm, keeps=int(reversal.keep))
+        self.words = found.new_words(self.rows, keeps=int(reversal.keep))
         #: What a pass has for each half: rows of factors, and where each value given is.
-        self.factors = np.empty(0, np.int64)
-        self.back_wires = np.empty(0, np.int64)
+        self.factors, self.back_wires = array("q"), array("q")
         #: The memory of factors, by half and pointer.
         self.given: dict[int, dict[int, torch.Tensor]] = {}
         #: Values that must live as long as the pass.
@@ -92,15 +106,14 @@ class _StripPass:
     def _begin(self) -> None:
         words, strip = self.words, self.strip
         strip.batch.tell(words)
-        most = max(strip.batch.launches[strip.begin : strip.end, ROWS].max(), 0)
-        self.counts = scratch.count_to(max(int(most), strip.batch.highest))
+        self.library.add_rows(ctypes.byref(words), words.rows, strip.begin, strip.end)
+        self.counts = scratch.count_to(strip.batch.highest)
         words.counts, words.gone = address_of(self.counts), address_of(strip.gone)
         words.zeros, words.gradients = address_of(self.halves.zeros), address_of(self.gradients)
         self._take_room(1)
-        for block in self.rows:
-            flowing = int(self.halves.known.half_of[block, 0])
-            form = strip.batch.decoder.forms[block]
-            for result, arena in enumerate(form.targets):
+        for block, rows in enumerate(self.rows.tolist()):
+            flowing = int(self.halves.known.half_of[block, 0]) if rows else 0
+            for result, arena in enumerate(strip.batch.decoder.forms[block].targets):
                 if flowing > 0 and flowing >> result & 1:
                     self._take_arena(arena)
         self._take_known(self.halves.known)
@@ -112,10 +125,8 @@ class _StripPass:
     def _take_known(self, known: KnownHalves) -> None:
         """Go on with these halves."""
         self.known, words = known, self.words
-        more = known.pass_words - len(self.factors)
-        self.factors = np.concatenate([self.factors, np.full(more, Set.UNKNOWN, np.int64)])
-        wires = len(known.wires) - len(self.back_wires)
-        self.back_wires = np.concatenate([self.back_wires, np.zeros(wires, np.int64)])
+        self.factors.extend([Set.UNKNOWN] * (known.pass_words - len(self.factors)))
+        self.back_wires.extend([0] * (len(known.wires) - len(self.back_wires)))
         words.half_of, words.halves = known.addresses
         words.factors, words.back_wires = address_of(self.factors), address_of(self.back_wires)
 
@@ -152,6 +163,10 @@ class _StripPass:
         if why == Why.READY:
             self._make_ready(int(words.set))
             return True
+        if why == Why.FULL:
+            self._collect_half(int(words.set))
+            self._make_room(int(words.set), self._rows(number))
+            return True
         if why == Why.ZEROS:
             page = self.strip.new_page(number)
             self.halves.may_be_zero(page, int(words.set), int(words.other_set))
@@ -182,37 +197,57 @@ class _StripPass:
             self.back_wires[self.known.wires.index(wire)] = value.data_ptr()
         for arena in half.arenas:
             self._take_arena(arena)
-        self.given[start] = self._room_for_factors(half)
-        self.factors[place] = 0
-        for pointer, memory in self.given[start].items():
-            self.factors[place + 1 + pointer] = memory.data_ptr()
+        self._make_room(start, WAITING_ROWS)
 
-    def _room_for_factors(self, half: NativeHalf) -> dict[int, torch.Tensor]:
-        """Room for factors of all rows, and for sums."""
-        rows = self.rows[half.block]
-        shapes = {
-            made.pointer: ((made.entries * rows,) if made.entries else (), made)
-            for made in half.code.results
-            if half.given[made.pointer] is not Given.ADDEND
-        }
-        return {
-            pointer: torch.empty((*first, *made.shape), dtype=made.dtype, device="cpu")
-            for pointer, (first, made) in shapes.items()
-        }
+    def _make_room(self, start: int, rows: int) -> None:
+        """Make room for what a half gives for so many rows at least, unless it has fewer."""
+        half, place = self.known.halves[start], int(self.known.words[start + FACTORS])
+        rows = min(max(rows, _rows_that_wait(half)), int(self.rows[half.block]))
+        self.given[start] = _room_for_factors(half, rows)
+        self.factors[place + GONE_BACK], self.factors[place + MOST_BACK] = 0, rows
+        for pointer, memory in self.given[start].items():
+            self.factors[place + FACTOR_PLACES + pointer] = memory.data_ptr()
 
     def _block(self, number: int) -> int:
         return int(self.strip.batch.launches[number, BLOCK])
 
+    def _rows(self, number: int) -> int:
+        return int(self.strip.batch.launches[number, ROWS])
+
     def _collect(self) -> None:
-        """Hand on the factors of weight gradients."""
-        for start, given in self.given.items():
-            half = self.known.halves[start]
-            rows = int(self.factors[self.known.words[start + FACTORS]])
-            if rows <= 0:
-                continue
-            results = half.code.results
-            for item, places in half.collected:
-                factors = [given[results[k].pointer][: results[k].entries * rows] for k in places]
-                self.reversal.collect(item.key, item.wire, item.how, factors, is_own=True)
-            for wire, k in half.sums:
-                self.reversal.add_uniform(wire, given[results[k].pointer].clone())
+        """Hand on what all halves have given."""
+        for start in self.given:
+            self._collect_half(start)
+
+    def _collect_half(self, start: int) -> None:
+        """Hand on the factors of weight gradients, and sums."""
+        half, given = self.known.halves[start], self.given[start]
+        rows = self.factors[self.known.words[start + FACTORS] + GONE_BACK]
+        if rows <= 0:
+            return
+        results = half.code.results
+        for item, places in half.collected:
+            made = [(given[results[k].pointer], results[k].entries * rows) for k in places]
+            factors = [all_ if all_.shape[0] == n else all_[:n] for all_, n in made]
+            self.reversal.collect(item.key, item.wire, item.how, factors, is_own=True)
+        for wire, k in half.sums:
+            self.reversal.add_uniform(wire, given[results[k].pointer].clone())
+
+
+def _rows_that_wait(half: NativeHalf) -> int:
+    sizes = {made.pointer: made.bytes_a_row for made in half.code.results}
+    size = sum(sizes[k] for k, what in enumerate(half.given) if what is Given.FACTOR)
+    return max(WAITING_ROWS, WAITING_BYTES // max(1, size))
+
+
+def _room_for_factors(half: NativeHalf, rows: int) -> dict[int, torch.Tensor]:
+    """Room for factors of so many rows, and for sums."""
+    shapes = {
+        made.pointer: ((made.entries * rows,) if made.entries else (), made)
+        for made in half.code.results
+        if half.given[made.pointer] is not Given.ADDEND
+    }
+    return {
+        pointer: empty_on_host((*first, *made.shape), made.dtype)
+        for pointer, (first, made) in shapes.items()
+    }

@@ -9,7 +9,6 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from penstock.autodiff.page import Page
@@ -32,7 +31,7 @@ class Strip:
         self.batch = batch
         self.begin, self.end = begin, end
         #: What has become of each launch of the batch, as far as it is in the strip.
-        self.gone = np.zeros(end, np.uint8)
+        self.gone = bytearray(end)
         self._pages: dict[int, Page] = {}
         self._is_over = False
 
@@ -42,12 +41,6 @@ class Strip:
         run = self._run()
         assert run is not None
         return run
-
-    def rows_of_blocks(self) -> dict[int, int]:
-        """How many rows each block was launched for."""
-        launches = self.batch.launches[self.begin : self.end]
-        rows = np.bincount(launches[:, BLOCK], launches[:, ROWS])
-        return {block: int(rows[block]) for block in np.flatnonzero(rows).tolist()}
 
     def pages(self) -> list[Page]:
         """One for each launch."""
@@ -95,8 +88,8 @@ class Strip:
 
     def release(self) -> None:
         """Let go of what nobody will need."""
-        left = np.flatnonzero(self.gone[self.begin :] != Gone.GONE) + self.begin
-        if not self._is_over and not any(map(self._is_wanted, left.tolist())):
+        left = (n for n in range(self.begin, self.end) if self.gone[n] != Gone.GONE)
+        if not self._is_over and not any(map(self._is_wanted, left)):
             self._is_over = True
             self.batch.let_go(self.end - self.begin)
 

@@ -16,6 +16,7 @@ import torch
 
 from penstock.plan.schedule import Chunk, Integers, Kind, Picks, Span, slot_count
 from penstock.run.capturing import refuse_while_capturing
+from penstock.run.host_memory import empty_on
 
 
 class Mirror(NamedTuple):
@@ -91,7 +92,7 @@ class Arena:
 
     def _new_chunk(self, count: int) -> torch.Tensor:
         shape = (count, *self.kind.shape)
-        chunk = torch.empty(shape, dtype=self.dtype, device=self.device)
+        chunk = empty_on(self.device, shape, self.dtype)
         # First: a chunk that others see and that is not recycled is an input.
         self.recycled.add(chunk.untyped_storage().data_ptr())
         return chunk

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
+from sys import maxsize
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -30,6 +31,7 @@ from penstock.run.fused.heat import Heat
 from penstock.run.fused.known import mark_of, was_compiled
 from penstock.run.moves import moved, taken_on
 from penstock.run.native.plain import PlainRows
+from penstock.run.pieces import most_rows
 from penstock.run.sharing import Sharing
 
 #: Concrete forms kept per block that has no symbolic one.
@@ -44,6 +46,13 @@ class Executed(NamedTuple):
     node: ProgramNode
     operands: Sequence[Argument]
     outputs: Sequence[Argument]
+
+
+class Failure(NamedTuple):
+    """What a block does for one instance that fails: the user's line, and what torch raises."""
+
+    source: Source | None
+    error: Exception
 
 
 class RunnableBlock:
@@ -94,15 +103,15 @@ class RunnableBlock:
         ]
         return calls, [values[value] for value in self.block.results]
 
-    def failing_line(self, arguments: Sequence[torch.Tensor | int]) -> Source | None:
-        """The user's line at which the block fails for one instance; None where it does not."""
+    def failure(self, arguments: Sequence[torch.Tensor | int]) -> Failure | None:
+        """Where the block fails for one instance, and how; None where it does not."""
         values: dict[Value, torch.Tensor | int] = dict(zip(self.block.parameters, arguments))
         for node in self.block.nodes:
             try:
                 with autocast_as(self.autocast):
                     _compute(node, values)
-            except Exception:
-                return node.source
+            except Exception as error:
+                return Failure(node.source, error)
         return None
 
     def run(self, rows: int, arguments: Sequence[torch.Tensor | int]) -> Sequence[torch.Tensor]:
@@ -213,6 +222,11 @@ class RunnableBlock:
     def _device(self, position: int, kind: TensorType) -> str:
         """Where the block takes a parameter."""
         return taken_on(self.block, position, kind)
+
+    @cached_property
+    def most_rows(self) -> int:
+        """The rows that it runs at once, the plain way."""
+        return most_rows(self.block, self.inputs) if self.has_one_size else maxsize
 
     @cached_property
     def sharing(self) -> Sharing:

@@ -21,7 +21,7 @@ from penstock.ir.program import Captured, Constant, TorchCall
 from penstock.ir.types import TensorType
 from penstock.plan.call_inputs import Adopted, CallInputs
 from penstock.plan.limits import Limits, current_limits
-from penstock.plan.machine import Steps
+from penstock.plan.machine import Machine, Steps
 from penstock.plan.outcome import Outcome
 from penstock.plan.placed import PlacedPlanner
 from penstock.plan.planners import Planner, note_planned
@@ -144,13 +144,18 @@ class Run(Runner):
         if self.executable.keeps_plans and not self.keeps_schedule:
             key = inputs.digest(limits, WINDOW)
             found = self.executable.plans.find(key)
-            if found is not None:
+            if found is not None and not self._is_better_anew(found):
                 if self.recorder is not None:
                     self.recorder.found_plan(perf_counter() - began, found.outcome.firings)
                 self._run_again(found, columns)
                 return
             self.keeping = Keeping(self.executable.plans, key)
         self._plan_and_run(inputs, limits, columns)
+
+    def _is_better_anew(self, plan: KeptPlan) -> bool:
+        is_looked_at = self.recorder is not None or not self.goes_straight
+        strips, linked = self.executable.strips, self.executable.linked
+        return not is_looked_at and strips.would_do_better(plan, linked)
 
     def _run_again(self, plan: KeptPlan, columns: Columns) -> None:
         """Run the plan of an earlier call on the data of this one."""
@@ -197,7 +202,9 @@ class Run(Runner):
         self.schedule.arenas = [extent.kind for extent in self.outcome.extents]
         self.schedule.firings = machine.firings
         if self.keeping is not None:
-            self.kept, self.keeping = self.keeping.keep(self.outcome), None
+            is_plain = isinstance(machine, Machine)
+            self.kept = self.keeping.keep(self.outcome, is_plain=is_plain)
+            self.keeping = None
 
     def _take_turns(self, machine: AnyPlanner, adopted: Adopted, columns: Columns) -> None:
         """Plan a window and carry it out, until all is done."""
@@ -284,13 +291,14 @@ class Run(Runner):
         """Where nothing but shared values was given, the first chunk has them too. Ledgers look at
         chunks once launches have begun, so later ones do not.
         """
-        shared, self.shared_slots = self.shared_slots, {}
-        for chunk in chunks:
-            arena = self.arena(chunk.arena)
-            if self.joins_shared and shared.get(chunk.arena) == chunk.start:
-                arena.grow_over_given(chunk.count)
-            else:
-                arena.grow(chunk.start, chunk.count)
+        super()._grow(chunks)
+        self.shared_slots = {}
+
+    def _grow_arena(self, chunk: Chunk) -> None:
+        if self.joins_shared and self.shared_slots.get(chunk.arena) == chunk.start:
+            self.arena(chunk.arena).grow_over_given(chunk.count)
+        else:
+            super()._grow_arena(chunk)
 
     def _find_uniform(self, number: int) -> None:
         self._compute_uniform(self.uniform_nodes[number])

@@ -16,7 +16,7 @@ from penstock.ir.program import Source
 from penstock.ir.types import TensorType
 from penstock.plan.faults import RowFault
 from penstock.plan.schedule import Integers
-from penstock.run.blocks import RunnableBlock
+from penstock.run.blocks import Failure, RunnableBlock
 from penstock.run.memory.exhaustion import is_out_of_memory
 
 #: For each instance of a batch its number in the map; None for a single call, which needs no name.
@@ -51,17 +51,27 @@ def note_launch(
     arguments: Sequence[torch.Tensor | int],
     instances: Integers,
     numbers: Numbers,
-) -> int | None:
+) -> tuple[int | None, Exception]:
     """Add to an exception of a launch the block, the first instance that fails, and the line; the
-    row that fails, where it is known.
+    row that fails, where it is known, and the exception that an eager call raises.
     """
-    row, source = _culprit(error, block, arguments, len(instances))
-    source = source or block.node.source
+    row, failure = _culprit(error, block, arguments, len(instances))
+    source = (failure and failure.source) or block.node.source
     note = f"in block {block.name}"
     if row is not None and numbers is not None:
         note += f", for instance {numbers[instances[row]]}"
-    error.add_note(note if source is None else f"{note}, at {source}")
-    return row
+    eager = _eager_error(error, failure)
+    eager.add_note(note if source is None else f"{note}, at {source}")
+    return row, eager
+
+
+def _eager_error(error: Exception, failure: Failure | None) -> Exception:
+    """What an eager call raises: some functions check an index that the batched form only uses, and
+    raise an error of another class.
+    """
+    if failure is None or isinstance(error, IndexError):
+        return error
+    return failure.error if isinstance(failure.error, IndexError) else error
 
 
 def sizes_as_traced(
@@ -111,8 +121,8 @@ def note_uniform(error: Exception, source: Source | None) -> None:
 
 def _culprit(
     error: Exception, block: RunnableBlock, arguments: Sequence[torch.Tensor | int], rows: int
-) -> tuple[int | None, Source | None]:
-    """The first row for which the block fails by itself, and the line that fails there."""
+) -> tuple[int | None, Failure | None]:
+    """The first row for which the block fails by itself, and how."""
     if isinstance(error, torch.AcceleratorError) or is_out_of_memory(error):
         return None, None  # the device answers nothing any more, or the next row would fail too
     blamed: int | None = getattr(error, _BLAMED, None)
@@ -124,7 +134,7 @@ def _culprit(
             argument[row] if by_row and isinstance(argument, torch.Tensor) else argument
             for argument, by_row in zip(arguments, is_row, strict=True)
         ]
-        source = block.failing_line(single)
-        if source is not None:
-            return row, source
+        failure = block.failure(single)
+        if failure is not None:
+            return row, failure
     return None, None

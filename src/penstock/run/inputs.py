@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from operator import attrgetter
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
@@ -20,8 +19,6 @@ from penstock.plan.schedule import Array, Integers, Span
 
 if TYPE_CHECKING:
     from penstock.run.engine import Columns, Run
-
-_SHAPE = attrgetter("shape")
 
 Column = Sequence[torch.Tensor] | torch.Tensor
 
@@ -83,7 +80,7 @@ def _shared_host(run: Run, entry: Input) -> HostInput:
 def _host(entry: Input, column: Column) -> HostInput:
     assert isinstance(entry.type, TensorType)
     joined = _flattened(column) if entry.type.is_sequence else _stacked(column)
-    values: Array = joined.detach().cpu().numpy()
+    values: Array = joined.numpy(force=True)
     return HostInput(values, _lengths(column) if entry.type.is_sequence else None)
 
 
@@ -157,7 +154,9 @@ def _flattened(column: Column) -> torch.Tensor:
     if isinstance(column, torch.Tensor):
         return column.flatten(0, 1)
     if len(column) == 1:  # it may be larger than the memory that is left
-        return column[0].resolve_conj().resolve_neg().contiguous()
+        values = column[0]
+        is_plain = values.is_contiguous() and not values.is_conj() and not values.is_neg()
+        return values if is_plain else values.resolve_conj().resolve_neg().contiguous()
     return torch.cat(list(column))
 
 
@@ -167,4 +166,6 @@ def _lengths(column: Column) -> Integers:
         return column.lengths
     if isinstance(column, torch.Tensor):
         return np.full(column.shape[0], column.shape[1], np.int64)
-    return np.fromiter((shape[0] for shape in map(_SHAPE, column)), np.int64, len(column))
+    if column[0].dim() == 1:
+        return np.fromiter(map(torch.Tensor.numel, column), np.int64, len(column))
+    return np.array([values.shape[0] for values in column], np.int64)

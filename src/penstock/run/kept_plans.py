@@ -32,7 +32,7 @@ from penstock.run.prepared import (
 WINDOW = 512
 
 #: Bounds for the plans of one program.
-MOST_PLANS, MOST_BYTES = 4096, 64 << 20
+MOST_PLANS, MOST_BYTES = 4096, 256 << 20
 
 #: Plans that are kept one after the other in vain; digests of later ones that are remembered.
 PATIENCE, MOST_SEEN = 128, 1 << 14
@@ -50,6 +50,8 @@ class KeptPlan:
 
     outcome: Outcome
     windows: tuple[PreparedWindow, ...] = ()
+    #: Whether the plain machine has made it: native code does not run such plans.
+    is_plain: bool = False
     #: The ways of backward passes, by the wires and outputs that gradients flow through; made and
     #: looked up by `penstock.autodiff`.
     ways: dict[Hashable, Any] = field(default_factory=dict)
@@ -57,6 +59,11 @@ class KeptPlan:
     saved: dict[bool, int] = field(default_factory=dict)
     #: The inputs that runs of it have brought to other devices.
     mirrors: set[Mirror] = field(default_factory=set)
+
+    @property
+    def launches(self) -> int:
+        """How many steps it has, most of them launches."""
+        return sum(len(window.steps) for window in self.windows)
 
     @property
     def takes_ways(self) -> bool:
@@ -134,7 +141,7 @@ class Keeping:
             self.is_worth_it = False
             self._windows.clear()
 
-    def keep(self, outcome: Outcome) -> KeptPlan | None:
+    def keep(self, outcome: Outcome, *, is_plain: bool) -> KeptPlan | None:
         """The run has ended: others may use its plan, unless it is too large or will not come
         again.
         """
@@ -144,7 +151,8 @@ class Keeping:
         size = self._bytes + size_of(where)
         if size > self._plans.most_bytes:
             return None
-        plan = KeptPlan(outcome, tuple(_trimmed(window, outcome) for window in self._windows))
+        windows = tuple(_trimmed(window, outcome) for window in self._windows)
+        plan = KeptPlan(outcome, windows, is_plain)
         self._plans.keep(self.key, plan, size)
         return plan
 

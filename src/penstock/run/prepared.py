@@ -34,6 +34,7 @@ from penstock.run.faults import sizes_as_traced
 from penstock.run.fused.binding import FusedLaunch, bind_launch
 from penstock.run.fused.indices import Indices
 from penstock.run.padder import Padder
+from penstock.run.pieces import run_in_pieces
 from penstock.run.slot_access import (
     Fetch,
     FetchTensor,
@@ -113,7 +114,10 @@ class PreparedLaunch:
         """The results for these operands."""
         if self.function is None:
             self.function = self.block.function_for(arguments)
-        return self.function(self.launch.rows, *arguments)
+        rows, most = self.launch.rows, self.block.most_rows
+        if rows > most:
+            return run_in_pieces(self.function, rows, most, self.block.inputs, arguments)
+        return self.function(rows, *arguments)
 
     def store(self, run: Runner, outputs: Sequence[torch.Tensor]) -> None:
         """Write the results to their slots."""

@@ -17,7 +17,7 @@ from penstock.ir.program import Source
 from penstock.ir.types import TensorType
 from penstock.run.batched import BlockInput
 from penstock.run.batched.emit import BatchFunction
-from penstock.run.blocks import RunnableBlock
+from penstock.run.blocks import Failure, RunnableBlock
 from penstock.run.faults import blame_row
 
 #: What a block does for one row: one tensor, or several.
@@ -129,7 +129,7 @@ class OpaqueBlock(StepBlock):
             for spec, argument in zip(self.inputs, arguments, strict=True)
         ]
 
-    def failing_line(self, arguments: Sequence[torch.Tensor | int]) -> Source | None:
+    def failure(self, arguments: Sequence[torch.Tensor | int]) -> Failure | None:
         """Not known: the function is not called again to find out."""
         return None
 

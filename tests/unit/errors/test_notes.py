@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 import penstock as ps
 from tests.unit.errors.messages import blames_a_marked_line, raised_by, text_of
@@ -126,3 +128,20 @@ def test_matrices_that_cannot_be_factored_or_inverted_raise_as_in_torch() -> Non
     assert type(raised_by(lambda: factor(negative))) is torch.linalg.LinAlgError
     error = raised_by(lambda: ps.map(torch.linalg.inv, [good, singular]))
     assert type(error) is torch.linalg.LinAlgError
+
+
+@pytest.mark.parametrize("lengths", [(), (2, 3)], ids=["plain", "padded"])
+@pytest.mark.parametrize("needs_grad", [False, True])
+@pytest.mark.parametrize("loss", [functional.cross_entropy, functional.nll_loss])
+def test_a_class_that_is_none_is_the_error_of_torch(loss, needs_grad, lengths) -> None:
+    """The batched form gathers, which raises a RuntimeError for it."""
+    rows = [torch.randn(*(lengths[n : n + 1]), 5).requires_grad_(needs_grad) for n in range(2)]
+    wanted = [torch.zeros(lengths[n : n + 1], dtype=torch.int64) for n in range(2)]
+    wanted[1].fill_(7)
+    with pytest.raises(IndexError) as eager:
+        loss(rows[1], wanted[1])
+    with pytest.raises(IndexError) as found:
+        ps.function(lambda x, y: loss(x, y), name="model").map(rows, wanted)
+    assert type(found.value) is type(eager.value)
+    assert str(found.value) == str(eager.value) == "Target 7 is out of bounds."
+    assert any("for instance 1, at " in note for note in found.value.__notes__)

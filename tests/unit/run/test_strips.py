@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import penstock as ps
+from penstock.plan.native.machine import NativeMachine
+from penstock.plan.planners import planning
 from penstock.run.strips import running
 from tests.strips import REASON, has_strips, in_strips, noted_strips
 
@@ -73,6 +75,27 @@ def test_a_plan_that_is_kept_is_run_by_native_code_when_it_comes_again():
             with noted_strips() as noted:
                 torch.testing.assert_close(walk.map(x, COUNTS), plain_rows(x, COUNTS, w))
             assert bool(noted) == (call > 0)
+    run_some_strips()
+
+
+def test_a_plan_of_the_plain_machine_is_made_anew_once_native_code_is_there():
+    x, w = draw(6, 4), draw(4, 4, seed=1)
+    walk = new_walk(w)
+
+    def strips_of_a_call() -> int:
+        with noted_strips() as noted:
+            torch.testing.assert_close(walk.map(x, COUNTS), plain_rows(x, COUNTS, w))
+        return len(noted)
+
+    with in_strips(keeps_plans=True):
+        with planning("never"):
+            assert [strips_of_a_call() for _ in range(3)] == [0, 0, 0]
+        spy = patch.object(NativeMachine, "take", autospec=True, side_effect=NativeMachine.take)
+        with spy as take:
+            assert [bool(strips_of_a_call()) for _ in range(3)] == [False, True, True]
+        assert take.call_count == 1
+        with planning("never"):
+            assert strips_of_a_call()
     run_some_strips()
 
 
@@ -147,6 +170,35 @@ def test_long_loops_read_slots_of_several_chunks():
     for _ in range(2):
         expected = [plain(*row) for row in zip(x, counts, strict=True)]
         torch.testing.assert_close(loop.map(x, counts), expected)
+
+
+@pytest.mark.parametrize("keeps_plans", [False, True])
+def test_launches_between_padded_ones_are_run_by_native_code(keeps_plans):
+    w = draw(4, 4, seed=1)
+
+    def attend(x, h):
+        return torch.softmax(x @ h, 0) @ x
+
+    @ps.function
+    def decode(x, n):
+        def body(k, h):
+            return k + 1, torch.tanh(attend(x, h) @ w)
+
+        return ps.while_loop(lambda k, h: k < n, body, (0, w[0]))[1]
+
+    def plain(x, n):
+        h = w[0]
+        for _ in range(n):
+            h = torch.tanh(attend(x, h) @ w)
+        return h
+
+    columns = [draw(size, 4, seed=size) for size in (2, 9, 5)], [12, 9, 7]
+    expected = [plain(*row) for row in zip(*columns, strict=True)]
+    with in_strips(keeps_plans=keeps_plans):
+        for _ in range(3):
+            with noted_strips() as noted:
+                torch.testing.assert_close(decode.map(*columns), expected)
+    assert len(noted) >= 9, "one in nearly every step"
 
 
 # ---- what else happens ---------------------------------------------------------------------------

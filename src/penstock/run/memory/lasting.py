@@ -1,4 +1,4 @@
-"""Memory that outlives calls: CUDA graphs keep what they work in.
+"""Memory that outlives calls: CUDA graphs keep what they work in, and the host keeps large pieces.
 
 All of it can be made again, so it is given back when an allocation fails.
 """

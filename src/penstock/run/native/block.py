@@ -16,12 +16,12 @@ import torch
 from penstock.calls.autocast import OFF, Autocast
 from penstock.faults import division_by_zero
 from penstock.ir.graph import Node
-from penstock.ir.program import RowLoop, Source
+from penstock.ir.program import RowLoop
 from penstock.ir.types import TensorType
 from penstock.passes.row_loops import device_of_loop
 from penstock.plan.faults import HostOperationError
 from penstock.run.batched.emit import BatchFunction
-from penstock.run.blocks import Argument, Executed, RunnableBlock
+from penstock.run.blocks import Argument, Executed, Failure, RunnableBlock
 from penstock.run.native.compiling import compile_kernel
 from penstock.run.native.kernels import Arguments, Kernel, LoopKernels
 from penstock.run.native.plain import PlainRows, run_rows
@@ -90,7 +90,7 @@ class RowLoopBlock(RunnableBlock):
             return run_rows(self, rows, tensors)
         return self._run_native(rows, *arguments)
 
-    def failing_line(self, arguments: Sequence[Argument]) -> Source | None:
+    def failure(self, arguments: Sequence[Argument]) -> Failure | None:
         """Not known: what ends a loop from outside may have ended one that does not end."""
         return None
 

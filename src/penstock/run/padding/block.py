@@ -8,13 +8,13 @@ from functools import cached_property
 
 import torch
 
-from penstock.ir.program import Source, Value
+from penstock.ir.program import Value
 from penstock.ir.types import TensorType
 from penstock.plan.padding import Padding
 from penstock.plan.schedule import Hosted, Integers, Launch
 from penstock.run.batched import BatchedBlock, BlockInput, build_batched
 from penstock.run.batched.sizes import at
-from penstock.run.blocks import RunnableBlock
+from penstock.run.blocks import Failure, RunnableBlock
 from penstock.run.padding.function import NO_TIES, PaddedFunction, Ties
 from penstock.run.padding.ragged import Unpaddable
 from penstock.run.recording import building
@@ -137,9 +137,9 @@ class PaddedBlock(RunnableBlock):
         """All values of the block for one instance, without padding."""
         return self.original.values(self._function.cut(arguments))
 
-    def failing_line(self, arguments: Sequence[torch.Tensor | int]) -> Source | None:
-        """The user's line at which the block fails for one instance; None where it does not."""
-        return self.original.failing_line(self._function.cut(arguments))
+    def failure(self, arguments: Sequence[torch.Tensor | int]) -> Failure | None:
+        """Where the block fails for one instance, and how; None where it does not."""
+        return self.original.failure(self._function.cut(arguments))
 
     @cached_property
     def inputs(self) -> list[BlockInput]:

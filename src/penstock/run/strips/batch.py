@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -19,11 +20,11 @@ import torch
 from penstock.plan.native.decode import Decoder, Records
 from penstock.plan.schedule import Instruction, Integers
 from penstock.run.arenas import Arena
+from penstock.run.host_memory import empty_on_host
 from penstock.run.strips.forms import KnownForms, StripForms
 from penstock.run.strips.library import Library
 from penstock.run.strips.words import (
     AT,
-    IS_NATIVE,
     LAUNCH_WORDS,
     LEAST_RECORD,
     Words,
@@ -74,16 +75,12 @@ class Batch:
         self.count = self.highest = 0
         #: What launches have saved, and how many of them may be asked for it.
         self.saved: torch.Tensor | None = None
-        self._wanted = 0
-
-    def expect(self) -> None:
-        """It is known which launches are run natively."""
-        self._wanted = int(self.launches[: self.count, IS_NATIVE].sum())
+        self.wanted = 0
 
     def let_go(self, count: int) -> None:
         """So many launches will not be asked for what they have saved any more."""
-        self._wanted -= count
-        if not self._wanted:
+        self.wanted -= count
+        if not self.wanted:
             self.saved = None
 
     def tell(self, words: Words) -> None:
@@ -101,16 +98,6 @@ class Batch:
         records = self.records._replace(heads=heads, chunks=[], given=())
         return next(self.decoder.decode(records))
 
-    def stretches(self) -> Iterator[tuple[int, int, bool]]:
-        """Records that follow each other and are all run natively, or none of them."""
-        is_native = self.launches[: self.count, IS_NATIVE]
-        ends = [*(np.flatnonzero(np.diff(is_native)) + 1).tolist(), self.count]
-        begin = 0
-        for end in ends:
-            if end > begin:
-                yield begin, end, bool(is_native[begin])
-            begin = end
-
 
 def carry_out_batch(
     run: Run,
@@ -123,72 +110,65 @@ def carry_out_batch(
     be.
     """
     batch = Batch(forms.decoder, records, forms.known)
-    words = Words(sgemm=library.sgemm, dgemm=library.dgemm)
+    rows = np.zeros(len(forms.known.starts), np.int64)
+    words = library.new_words(rows)
     batch.tell(words)
-    kept = _measure(run, batch, words, library)
-    for begin, end, is_native in batch.stretches():
-        if not is_native:
-            for number in range(begin, end):
-                by_python(batch, number)
-            continue
-        at = begin
-        while at < end:
-            failed = library.forward(ctypes.byref(words), at, end)
-            if failed > at:
-                run.note_strip(batch, at, failed)
-            if failed < end:
-                by_python(batch, failed)
-            at = failed + 1
+    library.count(ctypes.byref(words), words.rows)
+    kept = _measure(run, batch, words, library, rows)
+    at = 0
+    while at < batch.count:
+        stopped = library.forward(ctypes.byref(words), at, batch.count)
+        if stopped > at:
+            run.note_strip(batch, at, stopped)
+        if stopped < batch.count:
+            by_python(batch, stopped)
+        at = stopped + 1
     del kept
 
 
-def _measure(run: Run, batch: Batch, words: Words, library: Library) -> object:
+def _measure(run: Run, batch: Batch, words: Words, library: Library, rows: Integers) -> object:
     """Find out what is run natively, and make room for it; what must live as long as it runs."""
-    rows = np.zeros(len(batch.forms.starts), np.int64)
-    library.count(ctypes.byref(words), address_of(rows))
     arenas, chunks = _arena_words(run.arenas)
     wires = _wire_words(run, batch.forms, rows)
-    words.arenas, words.chunks = address_of(arenas), address_of(chunks)
-    words.wires = address_of(wires)
+    words.arenas, words.chunks, words.wires = map(address_of, (arenas, chunks, wires))
     batch.count = library.measure(ctypes.byref(words))
-    batch.expect()
-    batch.highest = words.highest
+    batch.wanted, batch.highest = words.natives, words.highest
     counts = scratch.count_to(batch.highest)
     memory = scratch.room(words.scratch_most)
     words.counts, words.scratch = address_of(counts), memory.data_ptr()
     words.scratch_end = len(memory)
     if words.saved_bytes:
-        batch.saved = _bytes(words.saved_bytes)
+        batch.saved = empty_on_host((words.saved_bytes,), torch.uint8)
         words.saved = batch.saved.data_ptr()
     return rows, arenas, chunks, wires, counts, memory
 
 
-def _arena_words(arenas: Sequence[Arena]) -> tuple[Integers, Integers]:
+def _arena_words(arenas: Sequence[Arena]) -> tuple[array[int], array[int]]:
     """The chunks of arenas, with where slot 0 would be."""
-    firsts: list[int] = []
-    chunks: list[int] = []
+    firsts, chunks = array("q"), array("q")
     for arena in arenas:
-        is_usable = arena.device.type == "cpu" and not arena.is_held
+        is_usable = not arena.is_held and all(map(lies_plainly, arena.chunks))
         found = list(zip(arena.starts, arena.chunks)) if is_usable else []
-        if not all(lies_plainly(chunk) for _, chunk in found):
-            found = []
-        firsts += (len(chunks) // 3, len(found))
+        firsts.extend((len(chunks) // 3, len(found)))
         for start, chunk in found:
             row = prod(arena.kind.shape) * chunk.element_size()
-            chunks += (start, start + chunk.shape[0], chunk.data_ptr() - start * row)
-    return np.array(firsts, np.int64), np.array(chunks, np.int64)
+            chunks.extend((start, start + chunk.shape[0], chunk.data_ptr() - start * row))
+    return firsts, chunks
 
 
 def lies_plainly(values: torch.Tensor) -> bool:
-    """Whether a tensor's memory holds its values as they are, one behind the other."""
-    return values.is_contiguous() and not values.is_neg() and not values.is_conj()
+    """Whether a tensor's memory is the host's and holds its values as they are, one behind the
+    other.
+    """
+    is_dense = values.is_cpu and values.is_contiguous()
+    return is_dense and not values.is_neg() and not values.is_conj()
 
 
-def _wire_words(run: Run, forms: KnownForms, rows: Integers) -> Integers:
+def _wire_words(run: Run, forms: KnownForms, rows: Integers) -> array[int]:
     """Where the uniform values are that blocks with launches take; 0 for others."""
-    wires = np.zeros(len(forms.wires) + 1, np.int64)
-    for block in np.flatnonzero(rows).tolist():
-        for place in forms.wires_of.get(block, ()):
+    wires = array("q", bytes(8 * (len(forms.wires) + 1)))
+    for block, count in enumerate(rows.tolist()):
+        for place in forms.wires_of.get(block, ()) if count else ():
             values = run.uniform(forms.wires[place])
             wires[place] = values.data_ptr() if lies_plainly(values) else 0
     return wires

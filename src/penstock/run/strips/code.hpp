@@ -119,30 +119,53 @@ inline void run_kernel(const Frame& frame, const int64_t* word) {
 
 // ---- products -----------------------------------------------------------------------------------
 
+// What launches of one pass have in common; `rows`: those of all launches of a block.
+struct Pass {
+  Gemm<float> sgemm;
+  Gemm<double> dgemm;
+  int64_t threads, number, rows;
+};
+
+// The rows from which on it pays to pack a matrix, one that lies turned or one that does not.
+constexpr int64_t LEAST_TURNED_ROWS = 4, LEAST_PACKED_ROWS = 32;
+// The rows up to which this is faster than a BLAS where vectors are short.
+constexpr int64_t FEW_ROWS = 32;
+
+// A product without a BLAS; whether it was worth it.
+template <typename T>
+bool multiply_here(const Operands<T>& rows, const Matrix<T>& matrix, bool stays, const Pass& pass) {
+  if (!is_wide<T>(matrix.inner) || !is_wide<T>(matrix.columns)) return false;
+  if (!IS_FAST && rows.count > FEW_ROWS) return false;
+  const int64_t expected = stays ? std::max(pass.rows, rows.count) : rows.count;
+  const bool is_packed = expected >= (matrix.is_turned ? LEAST_TURNED_ROWS : LEAST_PACKED_ROWS);
+  if (matrix.is_turned && !is_packed) return false;
+  const T* packed = nullptr;
+  if (is_packed) packed = stays ? packs<T>().of(matrix, pass.number) : packs<T>().of(matrix);
+  multiply(rows, matrix, packed, pass.threads);
+  return true;
+}
+
 // A BLAS counts columns first, so it is given all matrices turned: out' = w' x'.
 template <typename T>
-void run_product(const Frame& frame, const int64_t* word, Gemm<T> gemm) {
+void run_product(const Frame& frame, const int64_t* word, Gemm<T> gemm, const Pass& pass) {
   T* out = reinterpret_cast<T*>(frame.place(word + 1));
   const int64_t *out_apart = word + 4, *inner = word + 7, *columns = word + 8;
   const int64_t *x_apart = word + 12, *w_apart = word + 16;
   const int64_t rows = times(word + 5, frame.sizes);
   if (rows == 0) return;
   const bool has_bias = word[18] != ABSENT;
-  if (rows <= FEW_ROWS && is_wide<T>(*inner) && is_wide<T>(*columns) && (!has_bias || !word[21])) {
-    const T* bias = has_bias ? reinterpret_cast<const T*>(frame.place(word + 18)) : nullptr;
-    const T* x = reinterpret_cast<const T*>(frame.place(word + 9));
-    const T* w = reinterpret_cast<const T*>(frame.place(word + 13));
-    multiply<T>({x, *x_apart, w, *w_apart, out, *out_apart, bias, *inner, *columns}, rows, word[17]);
-    return;
-  }
-  const T one = 1, zero = 0;
-  if (has_bias) {
-    const T* bias = reinterpret_cast<const T*>(frame.place(word + 18));
-    for (int64_t row = 0; row < rows; ++row)
-      std::memmove(out + row * *out_apart, bias + row * word[21], *columns * sizeof(T));
-  }
+  const T* bias = has_bias ? reinterpret_cast<const T*>(frame.place(word + 18)) : nullptr;
   const T* x = reinterpret_cast<const T*>(frame.place(word + 9));
   const T* w = reinterpret_cast<const T*>(frame.place(word + 13));
+  if (!has_bias || !word[21]) {
+    const Operands<T> given{x, *x_apart, 1, out, *out_apart, bias, rows, false};
+    const Matrix<T> matrix{w, *w_apart, word[17] != 0, *inner, *columns};
+    if (multiply_here(given, matrix, word[13] == ARGUMENT, pass)) return;
+  }
+  const T one = 1, zero = 0;
+  if (has_bias)
+    for (int64_t row = 0; row < rows; ++row)
+      std::memmove(out + row * *out_apart, bias + row * word[21], *columns * sizeof(T));
   gemm(word[17] ? "T" : "N", "N", columns, &rows, inner, &one, w, w_apart, x, x_apart,
        has_bias ? &one : &zero, out, out_apart);
 }
@@ -161,8 +184,7 @@ inline bool are_in_range(const Frame& frame, const int64_t* word) {
 
 // ---- steps --------------------------------------------------------------------------------------
 
-inline int run_steps(const Frame& frame, const int64_t* words, Gemm<float> sgemm,
-                     Gemm<double> dgemm) {
+inline int run_steps(const Frame& frame, const int64_t* words, const Pass& pass) {
   const int64_t* step = words + 2 + 3 * words[0];
   for (int64_t left = words[1]; left > 0; --left, step += step[1]) {
     if (step[0] == KERNEL)
@@ -170,19 +192,19 @@ inline int run_steps(const Frame& frame, const int64_t* words, Gemm<float> sgemm
     else if (step[0] == LOOK) {
       if (!are_in_range(frame, step + 2)) return OUT_OF_RANGE;
     } else if (step[2] == sizeof(float))
-      run_product<float>(frame, step + 2, sgemm);
+      run_product<float>(frame, step + 2, pass.sgemm, pass);
     else
-      run_product<double>(frame, step + 2, dgemm);
+      run_product<double>(frame, step + 2, pass.dgemm, pass);
   }
   return DONE;
 }
 
 // `sizes` is dimension 0 of each argument; scratch memory has at least scratch_bytes.
 inline int run_code(const int64_t* words, char** arguments, const int64_t* sizes, char* scratch,
-                    char** results, Gemm<float> sgemm, Gemm<double> dgemm) {
+                    char** results, const Pass& pass) {
   try {
     const Frame frame{arguments, sizes, place_buffers(words, sizes, scratch, results)};
-    return run_steps(frame, words, sgemm, dgemm);
+    return run_steps(frame, words, pass);
   } catch (...) {
     return FAILED;
   }

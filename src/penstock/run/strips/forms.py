@@ -23,6 +23,7 @@ from penstock.run.distinct import LEAST_ROWS
 from penstock.run.fused.form import FusedForm
 from penstock.run.strips.arguments import arguments_of
 from penstock.run.strips.code import NativeCode, read_code
+from penstock.run.strips.library import library
 from penstock.run.strips.words import MOST_ITEMS, Item, address_of
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-#: The rows up to which launches are run natively: with more of them Python costs next to nothing.
-MOST_ROWS = 4096
+#: More rows than any launch has.
+ANY_ROWS = 1 << 62
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,12 +128,15 @@ class StripForms:
         return [*head, *items, *form.targets, *saved]
 
     def _most_rows(self, block: int, code: NativeCode) -> int:
-        """The rows up to which launches are run natively: not those that oneDNN multiplies, and not
-        those that may be launches of fewer rows.
+        """The rows up to which launches are run natively: not those that may be launches of fewer
+        rows, and where native products of many rows are slow, not those that oneDNN multiplies.
         """
         sharing = self._blocks[block].sharing
         may_share = sharing.has_products and bool(sharing.whole_numbers)
-        most = LEAST_ROWS - 1 if may_share else MOST_ROWS
+        most = LEAST_ROWS - 1 if may_share else ANY_ROWS
+        loaded = library()
+        if loaded is None or loaded.is_fast:
+            return most
         return min([most, *(most_small_rows(*sizes) for sizes in code.products)])
 
 

@@ -8,6 +8,7 @@ with Python.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import logging
 import os
 import subprocess
@@ -24,12 +25,19 @@ from penstock.plan.native.kept_code import cache_root, processor
 from penstock.plan.schedule import Integers
 from penstock.run.fused.form import patience
 from penstock.run.fused.inductor import cpp_compiler
+from penstock.run.strips.words import Words, address_of
 
 log = logging.getLogger("penstock")
 
-FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-std=c++17")
+FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-std=c++17")
+#: Launches of more rows for each thread run in pieces: what is computed in between stays in the
+#: caches then, and takes no more memory than for a piece.
+PIECE_ROWS = 512
+
 #: What running code ends with.
 DONE, OUT_OF_RANGE, FAILED = range(3)
+
+_WORD, _PLACE = ctypes.c_int64, ctypes.c_void_p
 
 _found: list[Library | None] = []
 _finding = threading.Lock()
@@ -42,6 +50,9 @@ class Unavailable(Exception):
 class Library:
     """The compiled code, loaded."""
 
+    #: Passes, through all libraries.
+    _passes = itertools.count()
+
     def __init__(self, path: Path) -> None:
         self.path = path
         #: The products of torch's BLAS.
@@ -50,15 +61,23 @@ class Library:
         self._scratch_bytes: Any = self.functions.penstock_scratch_bytes
         self._scratch_bytes.restype = ctypes.c_int64
         self._scratch_bytes.argtypes = [ctypes.c_void_p] * 2
-        #: Functions of the words that a call is told in: they count rows by block, measure what a
-        #: batch needs, and run launches.
+        #: Functions of the words that a call is told in: they count rows by block, of all launches
+        #: or some of those that were measured, measure what a batch needs, and run launches.
         self.count = self._function("penstock_count", None, 1)
+        self.add_rows = self._function("penstock_add_rows", None, 3)
         self.measure = self._function("penstock_measure", ctypes.c_int64, 0)
         self.forward = self._function("penstock_forward", ctypes.c_int64, 2)
         self.backward = self._function("penstock_backward", ctypes.c_int64, 2)
         self._run_code: Any = self.functions.penstock_run_code
         self._run_code.restype = ctypes.c_int
-        self._run_code.argtypes = [ctypes.c_void_p] * 7
+        self._run_code.argtypes = [*[_PLACE] * 7, *[_WORD] * 3]
+        #: A product of two factors, of which the first lies turned.
+        self.contract: Any = self.functions.penstock_contract
+        self.contract.restype = None
+        factor = (_PLACE, _WORD, _WORD)
+        self.contract.argtypes = [_WORD, *factor, *factor, _WORD, _PLACE, _WORD, _WORD]
+        #: Whether products of many rows are as fast as those of a BLAS.
+        self.is_fast = bool(self.functions.penstock_is_fast())
 
     def _function(self, name: str, result: Any, numbers: int) -> Any:
         """A function of words and so many numbers, or addresses."""
@@ -66,6 +85,19 @@ class Library:
         function.restype = result
         function.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * numbers]
         return function
+
+    def new_words(self, rows: Integers, **others: int) -> Words:
+        """What a new pass is told, in which blocks have so many rows in all."""
+        threads = torch.get_num_threads()
+        return Words(
+            sgemm=self.sgemm,
+            dgemm=self.dgemm,
+            threads=threads,
+            number=next(self._passes),
+            piece_rows=PIECE_ROWS * threads,
+            rows=address_of(rows),
+            **others,
+        )
 
     def scratch_bytes(self, words: Integers, sizes: Integers) -> int:
         """The scratch memory that code takes for such sizes."""
@@ -79,8 +111,11 @@ class Library:
         sizes: Integers,
         scratch: torch.Tensor,
         results: Integers,
+        rows: int = 0,
     ) -> int:
-        """Run code once: pointers to arguments, dimension 0 of each, pointers to results."""
+        """Run code once: pointers to arguments, dimension 0 of each, pointers to results; in a pass
+        of its own, which has so many rows.
+        """
         found: int = self._run_code(
             words.ctypes.data,
             arguments.ctypes.data,
@@ -89,8 +124,16 @@ class Library:
             results.ctypes.data,
             self.sgemm,
             self.dgemm,
+            torch.get_num_threads(),
+            next(self._passes),
+            rows,
         )
         return found
+
+
+def loaded_library() -> Library | None:
+    """The library, if somebody has asked for it before."""
+    return _found[0] if _found else None
 
 
 def library() -> Library | None:
@@ -100,6 +143,17 @@ def library() -> Library | None:
             if not _found:
                 _found.append(_find())
     return _found[0]
+
+
+def obstacle() -> str | None:
+    """Why there can be no library here, as far as that is seen without compiling it."""
+    if cpp_compiler() is None:
+        return "no C++ compiler"
+    try:
+        _products()
+    except (Unavailable, OSError, AttributeError):
+        return "torch has another BLAS"
+    return None
 
 
 def _find() -> Library | None:

@@ -1,29 +1,47 @@
-// Products of few rows with a matrix, where a BLAS spends more time on arranging the matrix than on
-// multiplying.
+// Products of rows with a matrix, where a BLAS spends more time on arranging than on multiplying.
 //
-// A tile of results stays in registers while the matrix streams by once: as many rows as there are
-// registers for, and a few columns. A matrix has at least a vector of rows and of columns.
+// A tile of results stays in registers while a piece of the matrix, of a few columns, streams by. A
+// matrix may be packed first: its pieces lie one behind the other then, each as the tile reads it. A
+// matrix has at least a vector of rows and of columns.
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 namespace {
 
 #if defined(__AVX512F__)
 constexpr int VECTOR_BYTES = 64, TILE_ROWS = 6, TILE_COLUMNS = 4;
-#elif defined(__AVX__)
-constexpr int VECTOR_BYTES = 32, TILE_ROWS = 4, TILE_COLUMNS = 2;
+#elif defined(__AVX2__) && defined(__FMA__)
+constexpr int VECTOR_BYTES = 32, TILE_ROWS = 6, TILE_COLUMNS = 2;
 #else
 constexpr int VECTOR_BYTES = 16, TILE_ROWS = 4, TILE_COLUMNS = 2;
 #endif
+
+// Whether there are vectors and registers enough to be as fast as a BLAS with many rows, too.
+constexpr bool IS_FAST = VECTOR_BYTES >= 32;
+
+template <int BYTES>
+struct Whole;
+template <>
+struct Whole<4> {
+  typedef int32_t Type;
+};
+template <>
+struct Whole<8> {
+  typedef int64_t Type;
+};
 
 template <typename T>
 struct Vectors {
   static constexpr int SIZE = VECTOR_BYTES / sizeof(T);
   typedef T Vector __attribute__((vector_size(VECTOR_BYTES)));
+  typedef typename Whole<sizeof(T)>::Type Lane;
+  typedef Lane Lanes __attribute__((vector_size(VECTOR_BYTES)));
 
   static Vector load(const T* from) {
     Vector vector;
@@ -32,151 +50,287 @@ struct Vectors {
   }
   static void store(T* to, const Vector& vector) { std::memcpy(to, &vector, VECTOR_BYTES); }
 
-  // The same with zeros for its first elements, whatever they are.
-  static Vector without_first(int64_t count, const Vector& vector) {
-    Vector places;
-    for (int k = 0; k < SIZE; ++k) places[k] = T(k);
-    return places >= Vector{} + T(count) ? vector : Vector{};
+  // The same but for the first elements.
+  static Vector load_behind(int64_t first, const T* from) {
+    if (first == 0) return load(from);
+    T elements[SIZE] = {};
+    std::memcpy(elements + first, from + first, (SIZE - first) * sizeof(T));
+    return load(elements);
+  }
+  static void store_behind(int64_t first, T* to, const Vector& vector) {
+    if (first == 0) return store(to, vector);
+    T elements[SIZE];
+    store(elements, vector);
+    std::memcpy(to + first, elements + first, (SIZE - first) * sizeof(T));
   }
 
-  // Half of a vector is added to the other half, and so on, as long as halves are vectors.
-  static T sum(const Vector& vector) { return folded<VECTOR_BYTES>(vector); }
+  // As many vectors as a vector has elements, seen as a matrix, are turned: blocks of 1, 2, 4, ...
+  // elements change places with those on the other side of the diagonal.
+  static void turn(Vector* rows) { turn_blocks<1>(rows); }
 
-  template <int BYTES, typename Wide>
-  static T folded(const Wide& wide) {
-    typedef T Narrow __attribute__((vector_size(BYTES / 2)));
-    Narrow low, high;
-    std::memcpy(&low, &wide, BYTES / 2);
-    std::memcpy(&high, reinterpret_cast<const char*>(&wide) + BYTES / 2, BYTES / 2);
-    low += high;
-    if constexpr (BYTES > 32) return folded<BYTES / 2>(low);
-    T total = low[0];
-    for (size_t k = 1; k < BYTES / 2 / sizeof(T); ++k) total += low[k];
-    return total;
+  template <int BLOCK>
+  static void turn_blocks(Vector* rows) {
+    if constexpr (BLOCK < SIZE) {
+      for (int r = 0; r < SIZE; ++r) {
+        if (r & BLOCK) continue;
+        const Vector low = rows[r], high = rows[r + BLOCK];
+        rows[r] = mixed<BLOCK, 0>(low, high, std::make_integer_sequence<Lane, SIZE>{});
+        rows[r + BLOCK] = mixed<BLOCK, BLOCK>(low, high, std::make_integer_sequence<Lane, SIZE>{});
+      }
+      turn_blocks<2 * BLOCK>(rows);
+    }
+  }
+
+  // Blocks of one parity of both vectors, those of the first one to the left.
+  template <Lane BLOCK, Lane PARITY, Lane... lanes>
+  static Vector mixed(const Vector& low, const Vector& high,
+                      std::integer_sequence<Lane, lanes...>) {
+#if defined(__clang__)
+    return __builtin_shufflevector(
+        low, high, (((lanes & ~BLOCK) | PARITY) + (lanes & BLOCK ? SIZE : 0))...);
+#else
+    return __builtin_shuffle(
+        low, high, Lanes{(((lanes & ~BLOCK) | PARITY) + (lanes & BLOCK ? SIZE : 0))...});
+#endif
   }
 };
-
-// y = x w + bias: rows lie `apart` elements from each other.
-template <typename T>
-struct SmallProduct {
-  const T* x;
-  int64_t x_apart;
-  const T* w;
-  int64_t w_apart;
-  T* y;
-  int64_t y_apart;
-  const T* bias;
-  int64_t inner, columns;
-};
-
-// Columns from `first` on, so many vectors of them.
-template <typename T, int ROWS, int WIDTH>
-inline void columns_tile(const SmallProduct<T>& p, int64_t row, int64_t first) {
-  using V = Vectors<T>;
-  typename V::Vector sums[ROWS][WIDTH];
-  for (int r = 0; r < ROWS; ++r)
-    for (int c = 0; c < WIDTH; ++c)
-      sums[r][c] = p.bias ? V::load(p.bias + first + c * V::SIZE) : typename V::Vector{};
-  for (int64_t k = 0; k < p.inner; ++k) {
-    typename V::Vector weights[WIDTH];
-    for (int c = 0; c < WIDTH; ++c) weights[c] = V::load(p.w + k * p.w_apart + first + c * V::SIZE);
-    for (int r = 0; r < ROWS; ++r) {
-      const T factor = p.x[(row + r) * p.x_apart + k];
-      for (int c = 0; c < WIDTH; ++c) sums[r][c] += factor * weights[c];
-    }
-  }
-  for (int r = 0; r < ROWS; ++r)
-    for (int c = 0; c < WIDTH; ++c)
-      V::store(p.y + (row + r) * p.y_apart + first + c * V::SIZE, sums[r][c]);
-}
-
-// The last columns overlap those before them, which are computed twice.
-template <typename T, int ROWS>
-inline void by_columns(const SmallProduct<T>& p, int64_t row) {
-  constexpr int SIZE = Vectors<T>::SIZE, WIDE = SIZE * TILE_COLUMNS;
-  int64_t first = 0;
-  for (; first + WIDE <= p.columns; first += WIDE)
-    columns_tile<T, ROWS, TILE_COLUMNS>(p, row, first);
-  for (; first + SIZE <= p.columns; first += SIZE) columns_tile<T, ROWS, 1>(p, row, first);
-  if (first < p.columns) columns_tile<T, ROWS, 1>(p, row, p.columns - SIZE);
-}
-
-// Results of WIDTH rows of the turned matrix, from `first` on.
-template <typename T, int ROWS, int WIDTH>
-inline void dots_tile(const SmallProduct<T>& p, int64_t row, int64_t first,
-                      const typename Vectors<T>::Vector* x) {
-  using V = Vectors<T>;
-  typename V::Vector sums[ROWS][WIDTH] = {};
-  const T* w = p.w + first * p.w_apart;
-  int64_t k = 0;
-  for (; k + V::SIZE <= p.inner; k += V::SIZE, x += ROWS) {
-    typename V::Vector weights[WIDTH];
-    for (int c = 0; c < WIDTH; ++c) weights[c] = V::load(w + c * p.w_apart + k);
-    for (int r = 0; r < ROWS; ++r)
-      for (int c = 0; c < WIDTH; ++c) sums[r][c] += x[r] * weights[c];
-  }
-  if (k < p.inner)
-    for (int c = 0; c < WIDTH; ++c) {
-      const auto end = V::load(w + c * p.w_apart + p.inner - V::SIZE);
-      const auto weights = V::without_first(k + V::SIZE - p.inner, end);
-      for (int r = 0; r < ROWS; ++r) sums[r][c] += x[r] * weights;
-    }
-  for (int r = 0; r < ROWS; ++r)
-    for (int c = 0; c < WIDTH; ++c)
-      p.y[(row + r) * p.y_apart + first + c] =
-          V::sum(sums[r][c]) + (p.bias ? p.bias[first + c] : T(0));
-}
-
-// Rows are copied so that vectors of one step lie behind each other. The last elements of a row are a
-// vector whose first elements, which came before, are zero: so are those of the matrix, which may be
-// infinite.
-template <typename T, int ROWS>
-const typename Vectors<T>::Vector* packed(const SmallProduct<T>& p, int64_t row) {
-  using V = Vectors<T>;
-  thread_local std::vector<typename V::Vector> memory;
-  const int64_t steps = p.inner / V::SIZE, over = p.inner % V::SIZE;
-  memory.resize((steps + 1) * ROWS);
-  for (int r = 0; r < ROWS; ++r) {
-    const T* from = p.x + (row + r) * p.x_apart;
-    for (int64_t step = 0; step < steps; ++step)
-      memory[step * ROWS + r] = V::load(from + step * V::SIZE);
-    if (over) {
-      const auto last = V::load(from + p.inner - V::SIZE);
-      memory[steps * ROWS + r] = V::without_first(V::SIZE - over, last);
-    }
-  }
-  return memory.data();
-}
-
-template <typename T, int ROWS>
-inline void by_dots(const SmallProduct<T>& p, int64_t row) {
-  const auto* x = packed<T, ROWS>(p, row);
-  int64_t first = 0;
-  for (; first + TILE_COLUMNS <= p.columns; first += TILE_COLUMNS)
-    dots_tile<T, ROWS, TILE_COLUMNS>(p, row, first, x);
-  for (; first < p.columns; ++first) dots_tile<T, ROWS, 1>(p, row, first, x);
-}
-
-template <typename T, int ROWS>
-inline void rows_of(const SmallProduct<T>& p, int64_t row, int64_t rows, bool is_turned) {
-  if (rows >= ROWS)
-    is_turned ? by_dots<T, ROWS>(p, row) : by_columns<T, ROWS>(p, row);
-  else if constexpr (ROWS > 1)
-    rows_of<T, ROWS - 1>(p, row, rows, is_turned);
-}
-
-// Rows up to which this is faster than a BLAS.
-constexpr int64_t FEW_ROWS = 32;
 
 template <typename T>
 bool is_wide(int64_t size) {
   return size >= Vectors<T>::SIZE;
 }
 
+// A matrix: its rows, or, turned, its columns lie `apart` elements from each other.
 template <typename T>
-void multiply(const SmallProduct<T>& p, int64_t rows, bool is_turned) {
-  for (int64_t row = 0; row < rows; row += TILE_ROWS)
-    rows_of<T, TILE_ROWS>(p, row, rows - row, is_turned);
+struct Matrix {
+  const T* w;
+  int64_t apart;
+  bool is_turned;
+  int64_t inner, columns;
+
+  bool operator==(const Matrix& other) const {
+    return w == other.w && apart == other.apart && is_turned == other.is_turned &&
+           inner == other.inner && columns == other.columns;
+  }
+};
+
+// y = x w + bias, or added to y: rows lie `apart` elements from each other, and so do the elements of
+// a row of x.
+template <typename T>
+struct Operands {
+  const T* x;
+  int64_t x_apart, x_step;
+  T* y;
+  int64_t y_apart;
+  const T* bias;
+  int64_t count;
+  bool is_added;
+};
+
+// Some columns: where they begin, how many vectors they are, where they lie in a packed matrix, and
+// how many elements of the first vector are other pieces'.
+struct Piece {
+  int64_t first;
+  int width;
+  int64_t packed, others;
+};
+
+// Pieces of a matrix. The last one overlaps the one before it.
+template <typename T>
+struct Pieces {
+  static constexpr int64_t SIZE = Vectors<T>::SIZE, WIDE = SIZE * TILE_COLUMNS;
+  int64_t inner, columns, whole, rest, count;
+
+  explicit Pieces(const Matrix<T>& m)
+      : inner(m.inner), columns(m.columns), whole(columns / WIDE) {
+    rest = (columns % WIDE + SIZE - 1) / SIZE;
+    count = whole + (rest == 0 ? 0 : rest * SIZE <= columns ? 1 : 2);
+  }
+
+  Piece operator[](int64_t number) const {
+    const int64_t packed = number * WIDE * inner;
+    const int64_t others = (SIZE - columns % SIZE) % SIZE;
+    if (number < whole) return {number * WIDE, TILE_COLUMNS, packed, 0};
+    if (count == whole + 1) return {columns - rest * SIZE, int(rest), packed, others};
+    if (number == whole) return {0, int(rest - 1), 0, 0};
+    return {columns - SIZE, 1, (rest - 1) * SIZE * inner, others};
+  }
+
+  // The elements of the packed matrix.
+  int64_t elements() const { return (whole * WIDE + rest * SIZE) * inner; }
+};
+
+// ---- packing ------------------------------------------------------------------------------------
+
+template <typename T>
+void pack_piece(const Matrix<T>& m, const Piece& piece, T* to) {
+  using V = Vectors<T>;
+  const int64_t wide = piece.width * V::SIZE;
+  if (!m.is_turned) {
+    for (int64_t k = 0; k < m.inner; ++k)
+      std::memcpy(to + k * wide, m.w + k * m.apart + piece.first, wide * sizeof(T));
+    return;
+  }
+  for (int64_t c = 0; c < wide; c += V::SIZE)
+    for (int64_t at = 0; at < m.inner; at += V::SIZE) {
+      const int64_t k = std::min(at, m.inner - V::SIZE);  // the last rows overlap those before
+      typename V::Vector block[V::SIZE];
+      for (int j = 0; j < V::SIZE; ++j) block[j] = V::load(m.w + (piece.first + c + j) * m.apart + k);
+      V::turn(block);
+      for (int j = 0; j < V::SIZE; ++j) V::store(to + (k + j) * wide + c, block[j]);
+    }
+}
+
+template <typename T>
+void pack(const Matrix<T>& m, T* to) {
+  const Pieces<T> pieces(m);
+  for (int64_t k = 0; k < pieces.count; ++k) pack_piece(m, pieces[k], to + pieces[k].packed);
+}
+
+// ---- products -----------------------------------------------------------------------------------
+
+// Rows of a piece, from one to another: so many of the sums are made at once, which begin as the bias
+// or as what is there.
+template <typename T>
+struct Part {
+  const T* w;
+  int64_t apart, first, others, inner, row, end;
+  const T* x;
+  bool is_added;
+};
+
+template <typename T, int ROWS, int WIDTH>
+inline void tile(const Operands<T>& o, const Part<T>& part, int64_t row) {
+  using V = Vectors<T>;
+  typename V::Vector sums[ROWS][WIDTH];
+  const T* x = part.x + row * o.x_apart;
+  T* y = o.y + row * o.y_apart + part.first;
+  for (int r = 0; r < ROWS; ++r)
+    for (int c = 0; c < WIDTH; ++c)
+      sums[r][c] = part.is_added ? V::load_behind(c ? 0 : part.others, y + r * o.y_apart + c * V::SIZE)
+                   : o.bias      ? V::load(o.bias + part.first + c * V::SIZE)
+                                 : typename V::Vector{};
+  for (int64_t k = 0; k < part.inner; ++k) {
+    typename V::Vector weights[WIDTH];
+    for (int c = 0; c < WIDTH; ++c) weights[c] = V::load(part.w + k * part.apart + c * V::SIZE);
+    for (int r = 0; r < ROWS; ++r) {
+      const T factor = x[r * o.x_apart + k * o.x_step];
+      for (int c = 0; c < WIDTH; ++c) sums[r][c] += factor * weights[c];
+    }
+  }
+  for (int r = 0; r < ROWS; ++r)
+    for (int c = 0; c < WIDTH; ++c)
+      V::store_behind(c ? 0 : part.others, y + r * o.y_apart + c * V::SIZE, sums[r][c]);
+}
+
+template <typename T, int ROWS, int WIDTH>
+inline void tiles(const Operands<T>& o, const Part<T>& part, int64_t row) {
+  for (; row + ROWS <= part.end; row += ROWS) tile<T, ROWS, WIDTH>(o, part, row);
+  if constexpr (ROWS > 1)
+    if (row < part.end) tiles<T, ROWS - 1, WIDTH>(o, part, row);
+}
+
+template <typename T, int WIDTH = TILE_COLUMNS>
+inline void tiles_of_width(const Operands<T>& o, const Part<T>& part, int width) {
+  if (width == WIDTH)
+    tiles<T, TILE_ROWS, WIDTH>(o, part, part.row);
+  else if constexpr (WIDTH > 1)
+    tiles_of_width<T, WIDTH - 1>(o, part, width);
+}
+
+// Rows that one thread takes at once, rows of the matrix that stay in the cache meanwhile, and the
+// multiplications from which on other threads help.
+constexpr int64_t ROWS_A_TASK = 16 * TILE_ROWS, STAYING_ROWS = 512, SHARED_WORK = 1 << 20;
+
+inline int64_t tasks_of_piece(int64_t rows) { return (rows + ROWS_A_TASK - 1) / ROWS_A_TASK; }
+
+template <typename T>
+void multiply_task(const Operands<T>& o, const Matrix<T>& m, const T* packed, int64_t task) {
+  const int64_t each = tasks_of_piece(o.count);
+  const Piece piece = Pieces<T>(m)[task / each];
+  Part<T> part;
+  part.first = piece.first;
+  part.others = piece.others;
+  part.row = task % each * ROWS_A_TASK;
+  part.end = std::min(part.row + ROWS_A_TASK, o.count);
+  part.apart = packed ? piece.width * Vectors<T>::SIZE : m.apart;
+  const T* w = packed ? packed + piece.packed : m.w + piece.first;
+  for (int64_t k = 0; k < m.inner || k == 0; k += STAYING_ROWS) {
+    part.inner = std::min(STAYING_ROWS, m.inner - k);
+    part.w = w + k * part.apart;
+    part.x = o.x + k * o.x_step;
+    part.is_added = o.is_added || k > 0;
+    tiles_of_width<T>(o, part, piece.width);
+  }
+}
+
+// `packed` is the matrix as pack() leaves it, or null where it is read where it lies, not turned.
+template <typename T>
+void multiply(const Operands<T>& o, const Matrix<T>& m, const T* packed, int64_t threads) {
+  const int64_t tasks = Pieces<T>(m).count * tasks_of_piece(o.count);
+  if (threads > 1 && o.count * m.inner * m.columns >= SHARED_WORK) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t task = 0; task < tasks; ++task) multiply_task(o, m, packed, task);
+  } else {
+    for (int64_t task = 0; task < tasks; ++task) multiply_task(o, m, packed, task);
+  }
+}
+
+// ---- packed matrices ----------------------------------------------------------------------------
+
+// The matrices that a pass has packed: they do not change while it lasts. Memory is used again by
+// the next pass of the thread, unless it is much.
+template <typename T>
+class Packs {
+  using Vector = typename Vectors<T>::Vector;
+  struct Packed {
+    Matrix<T> matrix;
+    std::vector<Vector> memory;
+  };
+  static constexpr size_t MOST_KEPT = (size_t(64) << 20) / sizeof(Vector);
+
+  std::vector<Packed> packed;
+  size_t used = 0;
+  int64_t pass = -1;
+  Packed passing;
+
+  // Where there is no memory for it, this throws.
+  static const T* fill(Packed& to, const Matrix<T>& matrix) {
+    to.memory.resize(Pieces<T>(matrix).elements() / Vectors<T>::SIZE);
+    T* memory = reinterpret_cast<T*>(to.memory.data());
+    pack(matrix, memory);
+    to.matrix = matrix;
+    return memory;
+  }
+
+  void begin(int64_t number) {
+    size_t kept = 0;
+    for (const Packed& one : packed) kept += one.memory.size();
+    if (kept > MOST_KEPT) packed.clear();
+    used = 0;
+    pass = number;
+  }
+
+ public:
+  // A matrix that stays as it is in this pass.
+  const T* of(const Matrix<T>& matrix, int64_t number) {
+    if (number != pass) begin(number);
+    for (size_t k = 0; k < used; ++k)
+      if (packed[k].matrix == matrix) return reinterpret_cast<const T*>(packed[k].memory.data());
+    if (used == packed.size()) packed.emplace_back();
+    const T* memory = fill(packed[used], matrix);
+    ++used;  // only now: a matrix that there was no memory for is not found again
+    return memory;
+  }
+
+  // One that does not.
+  const T* of(const Matrix<T>& matrix) { return fill(passing, matrix); }
+};
+
+template <typename T>
+Packs<T>& packs() {
+  thread_local Packs<T> found;
+  return found;
 }
 
 }  // namespace

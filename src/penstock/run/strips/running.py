@@ -13,8 +13,9 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from penstock.plan.linked import Linked
 from penstock.plan.native.decode import Decoder, Records
-from penstock.plan.planners import gives_records
+from penstock.plan.planners import gives_records, note_run_plainly, plans_natively
 from penstock.plan.schedule import Chunk, Instruction
 from penstock.run.arenas import merged
 from penstock.run.blocks import RunnableBlock
@@ -28,6 +29,7 @@ from penstock.run.strips.library import Library, library
 if TYPE_CHECKING:
     from penstock.plan.native.machine import NativeMachine
     from penstock.run.engine import Run
+    from penstock.run.kept_plans import KeptPlan
     from penstock.run.prepared import PreparedWindow
 
 
@@ -100,6 +102,19 @@ class Strips:
         #: The backward halves, made and looked up by `penstock.autodiff`.
         self.halves: dict[Hashable, Any] = {}
 
+    def _may_run(self) -> bool:
+        """Whether native code may run what it has planned."""
+        return self._is_on_host and Fusion.mode != "never" and not is_distinct_always()
+
+    def would_do_better(self, plan: KeptPlan, linked: Linked) -> bool:
+        """Whether a plan that is to be run again is made anew instead: the plain machine has made
+        it, and native code, which is here by now, runs only its own.
+        """
+        if not plan.is_plain or not self._may_run():
+            return False
+        note_run_plainly(linked, plan.launches)
+        return plans_natively(linked)
+
     def carry_out_again(self, run: Run, window: PreparedWindow) -> bool:
         """Carry out a window of a kept plan; False where it goes the usual way."""
         forms = self._forms_for(run.purpose)
@@ -135,9 +150,7 @@ class Strips:
 
     def find(self, planner: object, purpose: Hashable) -> Stripped | None:
         """How to run what a planner is about to plan; None where it goes the usual way."""
-        if not self._is_on_host or Fusion.mode == "never" or is_distinct_always():
-            return None
-        if not gives_records(planner):
+        if not self._may_run() or not gives_records(planner):
             return None
         self._decoder = planner.decoder
         forms = self._forms_for(purpose)

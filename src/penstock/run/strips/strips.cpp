@@ -7,6 +7,7 @@
 
 #include "code.hpp"
 
+#include <algorithm>
 #include <vector>
 
 namespace {
@@ -52,15 +53,17 @@ enum { UNKNOWN = -1, LEFT = -2 };
 // it takes, then three words for each operand to whose slots it adds (its place in the record, its
 // arena, and which of the given values), then three words for each value given: what becomes of it,
 // the bytes of a row (of a sum: all bytes), and those of an element. A pass has words of its own for
-// each half: how many rows have gone back (or UNKNOWN, or LEFT), and where factors or the sum begin.
+// each half: how many rows have gone back since Python took what they gave (or UNKNOWN, or LEFT), how
+// many there is room for, and where factors or the sum begin.
 enum { ADDEND, FACTOR, SUM, GIVEN_WORDS };
 enum { HALF_CODE, TAKEN, READ, COTANGENTS, ADDED, GIVEN, NEEDS_SAVED, FACTORS, HALF };
+enum { GONE_BACK, MOST_BACK, FACTOR_PLACES };
 
 // What has become of a launch on the way back.
 enum { FRESH, GONE, HAS_PAGE };
 
 // Why the way back stops.
-enum { OVER, PLAIN, WANTED, READY, ZEROS, ROOM, USED, BROKEN };
+enum { OVER, PLAIN, WANTED, READY, ZEROS, ROOM, USED, BROKEN, FULL };
 
 struct Strips {
   const Word* heads;
@@ -78,8 +81,13 @@ struct Strips {
   Word scratch_end;
   Gemm<float> sgemm;
   Gemm<double> dgemm;
+  Word threads;
+  Word number;
+  Word piece_rows;
+  const Word* rows;
   // found by measuring
   Word saved_bytes;
+  Word natives;
   Word scratch_most;
   Word highest;
   // on the way back
@@ -100,13 +108,38 @@ struct Strips {
 struct Arguments {
   char* pointers[2 * MOST_ITEMS];
   Word sizes[2 * MOST_ITEMS];
+  bool are_rows[2 * MOST_ITEMS];
   int count = 0;
 
   void add(const void* pointer, Word size) {
     pointers[count] = const_cast<char*>(static_cast<const char*>(pointer));
+    are_rows[count] = false;
     sizes[count++] = size;
   }
+
+  // One number for each row.
+  void add_rows(const Word* numbers, Word rows) {
+    add(numbers, rows);
+    are_rows[count - 1] = true;
+  }
+
+  // The same for some rows.
+  Arguments piece(Word first, Word rows) const {
+    Arguments some = *this;
+    for (int k = 0; k < count; ++k) {
+      if (!are_rows[k]) continue;
+      some.pointers[k] += first * sizeof(Word);
+      some.sizes[k] = rows;
+    }
+    return some;
+  }
 };
+
+// The rows of a piece, where a launch of so many is run in pieces of about the same size.
+Word piece_of(const Strips& s, Word rows) {
+  const Word pieces = std::max<Word>(1, (rows + s.piece_rows - 1) / s.piece_rows);
+  return (rows + pieces - 1) / pieces;
+}
 
 // Slots of a record: its three words, as the numbers that they list.
 struct Slots {
@@ -145,7 +178,7 @@ bool add_slots(Strips& s, Word arena, const Word* entry, Word rows, Arguments& a
   if (!chunk) return false;
   if (!slots.listed && slots.start + rows > s.highest) s.highest = slots.start + rows;
   arguments.add(reinterpret_cast<char*>(chunk[ORIGIN]), chunk[STOP]);
-  arguments.add(slots.index(s), rows);
+  arguments.add_rows(slots.index(s), rows);
   return true;
 }
 
@@ -160,7 +193,7 @@ bool take(Strips& s, const Word* record, const Word* form, Arguments& arguments)
       continue;
     }
     if (item[0] == HOSTED)
-      arguments.add(s.data + entry[1], rows);
+      arguments.add_rows(s.data + entry[1], rows);
     else if (item[0] != SLOTS || !add_slots(s, item[1], entry, rows, arguments))
       return false;
     entry += 3;
@@ -184,13 +217,18 @@ bool is_native(Strips& s, const Word* record, const Word* form) {
   if (!form[CODE] || record[2] > form[MOST_ROWS]) return false;
   Arguments arguments;
   if (!take(s, record, form, arguments)) return false;
-  const Word bytes = scratch_bytes(reinterpret_cast<const Word*>(form[CODE]), arguments.sizes);
+  const Arguments most = arguments.piece(0, piece_of(s, record[2]));
+  const Word bytes = scratch_bytes(reinterpret_cast<const Word*>(form[CODE]), most.sizes);
   if (bytes > s.scratch_most) s.scratch_most = bytes;
   if (record[2] > s.highest) s.highest = record[2];
   return true;
 }
 
 const Word* form_of(const Strips& s, Word block) { return s.forms + s.form_of[block]; }
+
+Pass pass_of(const Strips& s, Word block) {
+  return {s.sgemm, s.dgemm, s.threads, s.number, s.rows[block]};
+}
 
 Word record_words(const Strips& s, const Word* record) {
   if (record[0] == STORE_RECORD || record[0] == COPY_RECORD) return OTHER_RECORD;
@@ -201,12 +239,17 @@ Word record_words(const Strips& s, const Word* record) {
 
 // ---- the way back ------------------------------------------------------------------------------
 
-// All rows of a launch, or those that are listed.
+// Rows of a launch that follow each other, or those that are listed.
 struct Rows {
   Word count;
   const Word* listed = nullptr;
+  Word first = 0;
 
-  Word operator[](Word k) const { return listed ? listed[k] : k; }
+  Word operator[](Word k) const { return listed ? listed[k] : first + k; }
+  const Word* index(const Strips& s) const { return listed ? listed : s.counts + first; }
+  Rows piece(Word begin, Word size) const {
+    return {size, listed ? listed + begin : nullptr, first + begin};
+  }
 };
 
 template <typename Element>
@@ -376,8 +419,8 @@ Word room_of(const Word* half, Word rows) {
 
 // The first sum is written, others are added to it.
 void add_to_sum(const Word* given, const Word* factors, Word k, const char* more) {
-  char* sum = reinterpret_cast<char*>(factors[1 + k]);
-  if (factors[0] == 0)
+  char* sum = reinterpret_cast<char*>(factors[FACTOR_PLACES + k]);
+  if (factors[GONE_BACK] == 0)
     std::memcpy(sum, more, given[1]);
   else if (given[2] == 4)
     add_all<float>(sum, more, given[1]);
@@ -399,7 +442,7 @@ bool run_half(Strips& s, const Word* launch, const Word* record, const Word* for
   }
   for (Word k = 0; k < half[TAKEN]; ++k) {
     arguments.add(saved[*item++], record[2]);
-    arguments.add(chosen.listed ? chosen.listed : s.counts, rows);
+    arguments.add(chosen.index(s), rows);
   }
   for (Word k = 0; k < half[READ]; ++k) arguments.add(s.back_wires[*item++], 0);
   std::vector<Word> picked;
@@ -408,7 +451,7 @@ bool run_half(Strips& s, const Word* launch, const Word* record, const Word* for
     const Target target(record, form, *item++);
     const Slots slots(s, target.entry);
     const Gradients gradients(s, target.arena);
-    const Word* index = slots.index(s);
+    const Word* index = slots.index(s) + chosen.first;
     if (chosen.listed) {
       index = picked.data() + picked.size();
       for (Word row = 0; row < rows; ++row) picked.push_back(slots[chosen[row]]);
@@ -424,7 +467,7 @@ bool run_half(Strips& s, const Word* launch, const Word* record, const Word* for
   for (Word k = 0; k < half[GIVEN]; ++k) {
     const Word *what = given + GIVEN_WORDS * k, bytes = what[1];
     if (what[0] == FACTOR) {
-      results[k] = reinterpret_cast<char*>(factors[1 + k]) + bytes * factors[0];
+      results[k] = reinterpret_cast<char*>(factors[FACTOR_PLACES + k]) + bytes * factors[GONE_BACK];
     } else {
       results[k] = s.scratch + used;
       used += aligned(bytes * (what[0] == SUM ? 1 : rows));
@@ -432,11 +475,11 @@ bool run_half(Strips& s, const Word* launch, const Word* record, const Word* for
   }
   const auto* code = reinterpret_cast<const Word*>(half[HALF_CODE]);
   char* scratch = s.scratch + used;
-  if (run_code(code, arguments.pointers, arguments.sizes, scratch, results, s.sgemm, s.dgemm))
-    return false;
+  const Pass pass = pass_of(s, record[1]);
+  if (run_code(code, arguments.pointers, arguments.sizes, scratch, results, pass)) return false;
   for (Word k = 0; k < half[GIVEN]; ++k)
     if (given[GIVEN_WORDS * k] == SUM) add_to_sum(given + GIVEN_WORDS * k, factors, k, results[k]);
-  factors[0] += rows;
+  factors[GONE_BACK] += rows;
   for (Word k = 0; k < half[ADDED]; ++k, added += 3) {
     const Slots slots(s, record + LAUNCH_HEAD + 3 * added[0]);
     Gradients(s, added[1]).add(slots, chosen, results[added[2]]);
@@ -454,10 +497,12 @@ Word look_for_half(Strips& s, Word number, Word block, Word set, Word rows) {
   }
   const Word* half = s.halves + found;
   if (half[NEEDS_SAVED] && s.gone[number] == GONE) return USED;
-  const Word made = s.factors[half[FACTORS]];
-  if (made == UNKNOWN) s.set = found;
-  if (made < 0) return made == LEFT ? PLAIN : READY;
-  s.scratch_most = room_of(half, rows);
+  const Word* factors = s.factors + half[FACTORS];
+  if (factors[GONE_BACK] == LEFT) return PLAIN;
+  s.set = found;
+  if (factors[GONE_BACK] == UNKNOWN) return READY;
+  if (factors[GONE_BACK] + rows > factors[MOST_BACK]) return FULL;
+  s.scratch_most = room_of(half, piece_of(s, rows));
   return s.scratch_most > s.scratch_end ? ROOM : OVER;
 }
 
@@ -479,10 +524,16 @@ Word take_back(Strips& s, Word number, const Word* record, const Word* form) {
     why = look_for_half(s, number, block, groups.sets[k], groups.rows[k].count);
   if (why != OVER) return why;
   if (lacking) put_zeros(s, record, form, lacking);
+  bool has_begun = false;
   for (int k = 0; k < groups.count; ++k) {
     const Word* half = s.halves + s.half_of[block * (SETS + 1) + 1 + groups.sets[k]];
     const Word* launch = s.launches + number * LAUNCH_WORDS;
-    if (!run_half(s, launch, record, form, half, groups.rows[k])) return k ? BROKEN : PLAIN;
+    const Rows& rows = groups.rows[k];
+    const Word size = piece_of(s, rows.count);
+    for (Word begin = 0; begin < rows.count; begin += size, has_begun = true) {
+      const Rows piece = rows.piece(begin, std::min(size, rows.count - begin));
+      if (!run_half(s, launch, record, form, half, piece)) return has_begun ? BROKEN : PLAIN;
+    }
     if (half[NEEDS_SAVED] && !s.keeps) s.gone[number] = GONE;
   }
   return OVER;
@@ -492,7 +543,7 @@ Word take_back(Strips& s, Word number, const Word* record, const Word* form) {
 
 // Counts the rows of all launches of each block.
 extern "C" void penstock_count(Strips* strips, Word* rows) {
-  Strips& s = *strips;
+  const Strips& s = *strips;
   for (Word at = 0; at < s.heads_end;) {
     const Word* record = s.heads + at;
     at += record_words(s, record);
@@ -500,11 +551,18 @@ extern "C" void penstock_count(Strips* strips, Word* rows) {
   }
 }
 
+// Adds up the rows of some launches, by block.
+extern "C" void penstock_add_rows(Strips* strips, Word* rows, Word from, Word to) {
+  const Word* launch = strips->launches + from * LAUNCH_WORDS;
+  for (Word number = from; number < to; ++number, launch += LAUNCH_WORDS)
+    rows[launch[BLOCK]] += launch[ROWS];
+}
+
 // Finds out which records are launches that can be run here, and what they need; how many records
 // there are.
 extern "C" Word penstock_measure(Strips* strips) {
   Strips& s = *strips;
-  s.saved_bytes = s.scratch_most = s.highest = 0;
+  s.saved_bytes = s.natives = s.scratch_most = s.highest = 0;
   Word number = 0;
   for (Word at = 0; at < s.heads_end; ++number) {
     const Word* record = s.heads + at;
@@ -515,16 +573,20 @@ extern "C" Word penstock_measure(Strips* strips) {
     const Word* form = form_of(s, record[1]);
     launch[ROWS] = record[2], launch[BLOCK] = record[1];
     launch[IS_NATIVE] = is_native(s, record, form);
-    if (launch[IS_NATIVE]) s.saved_bytes += saved_bytes(form, record[2]);
+    if (!launch[IS_NATIVE]) continue;
+    s.saved_bytes += saved_bytes(form, record[2]);
+    ++s.natives;
   }
   return number;
 }
 
-// Runs launches from one number up to another; the number of the one that has failed, if one has.
+// Runs launches from one number up to another; the number of the one at which it stops, as it has
+// failed or is not run here.
 extern "C" Word penstock_forward(Strips* strips, Word from, Word to) {
   Strips& s = *strips;
   for (Word number = from; number < to; ++number) {
     const Word* launch = s.launches + number * LAUNCH_WORDS;
+    if (!launch[IS_NATIVE]) return number;
     const Word *record = s.heads + launch[AT], *form = form_of(s, record[1]);
     Arguments arguments;
     take(s, record, form, arguments);
@@ -535,8 +597,13 @@ extern "C" Word penstock_forward(Strips* strips, Word from, Word to) {
       place += aligned(saved_rows(form)[k] * record[2]);
     }
     const auto* code = reinterpret_cast<const Word*>(form[CODE]);
-    if (run_code(code, arguments.pointers, arguments.sizes, s.scratch, results, s.sgemm, s.dgemm))
-      return number;
+    const Pass pass = pass_of(s, record[1]);
+    const Word rows = record[2], size = piece_of(s, rows);
+    for (Word first = 0; first < rows; first += size) {
+      Arguments piece = arguments.piece(first, std::min(size, rows - first));
+      if (run_code(code, piece.pointers, piece.sizes, s.scratch, results, pass)) return number;
+      for (Word k = 0; k < form[RESULTS]; ++k) results[k] += saved_rows(form)[k] * size;
+    }
   }
   return to;
 }
@@ -556,13 +623,44 @@ extern "C" Word penstock_backward(Strips* strips, Word from, Word to) {
   return -1;
 }
 
-// Runs the code of one launch: for tests.
+// Runs the code of one launch, as if its block had so many rows in all its launches: for tests.
 extern "C" int penstock_run_code(const Word* words, char** arguments, const Word* sizes,
                                  char* scratch, char** results, Gemm<float> sgemm,
-                                 Gemm<double> dgemm) {
-  return run_code(words, arguments, sizes, scratch, results, sgemm, dgemm);
+                                 Gemm<double> dgemm, Word threads, Word pass, Word rows) {
+  return run_code(words, arguments, sizes, scratch, results, {sgemm, dgemm, threads, pass, rows});
 }
 
 extern "C" Word penstock_scratch_bytes(const Word* words, const Word* sizes) {
   return scratch_bytes(words, sizes);
 }
+
+// Rows that are contracted at once: they stay in the caches while all columns are multiplied.
+constexpr Word CONTRACTED_ROWS = 768;
+
+// out = first' second, or added to it: rows of both lie `apart` elements from each other, those of
+// the result without gaps. There must be a vector of columns of `second`.
+extern "C" void penstock_contract(Word bytes, const void* first, Word first_apart, Word columns,
+                                  const void* second, Word second_apart, Word second_columns,
+                                  Word rows, void* out, Word is_added, Word threads) {
+  const auto contract = [=](auto zero) {
+    using T = decltype(zero);
+    for (Word row = 0; row < rows; row += CONTRACTED_ROWS) {
+      const Word some = std::min(CONTRACTED_ROWS, rows - row);
+      const Operands<T> given{static_cast<const T*>(first) + row * first_apart,
+                              1,
+                              first_apart,
+                              static_cast<T*>(out),
+                              second_columns,
+                              nullptr,
+                              columns,
+                              is_added || row > 0};
+      const Matrix<T> matrix{static_cast<const T*>(second) + row * second_apart, second_apart, false,
+                             some, second_columns};
+      multiply<T>(given, matrix, nullptr, threads);
+    }
+  };
+  bytes == sizeof(float) ? contract(0.0f) : contract(0.0);
+}
+
+// Whether products of many rows are fast here, too.
+extern "C" int penstock_is_fast() { return IS_FAST; }

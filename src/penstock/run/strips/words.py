@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from array import array
 from enum import IntEnum
 from typing import Any
 
@@ -62,6 +63,8 @@ class Why(IntEnum):
     USED = 6
     #: It has failed half-way.
     BROKEN = 7
+    #: There is no room for what its half gives, until Python takes what is there.
+    FULL = 8
 
 
 #: Words of a launch in the table that measuring fills: where its record is, its rows, its block,
@@ -103,7 +106,12 @@ class Words(ctypes.Structure):
             "scratch_end",
             "sgemm",
             "dgemm",
+            "threads",
+            "number",
+            "piece_rows",
+            "rows",
             "saved_bytes",
+            "natives",
             "scratch_most",
             "highest",
             "gradients",
@@ -121,10 +129,13 @@ class Words(ctypes.Structure):
     ]
 
 
-def address_of(values: npt.NDArray[Any]) -> int:
-    """Where an array is."""
-    address: int = values.__array_interface__["data"][0]
-    return address
+#: What numpy itself has for this takes five times as long.
+_NOTHING = ctypes.c_char * 0
+
+
+def address_of(values: npt.NDArray[Any] | array[int] | bytearray) -> int:
+    """Where an array is, which is contiguous and can be written to."""
+    return ctypes.addressof(_NOTHING.from_buffer(values))  # type: ignore[arg-type]
 
 
 def aligned(size: int) -> int:
