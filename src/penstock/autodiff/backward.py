@@ -18,6 +18,7 @@ from penstock.autodiff.reverse import Reversal
 from penstock.autodiff.strip_way import go_through
 from penstock.autodiff.torch_engine import keeps_graph, looks_for_nan, refuse_batched, without_modes
 from penstock.plan.schedule import Integers
+from penstock.run.memory.exhaustion import note_exhausted
 
 
 def go_backward(ends: Ends, grads: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
@@ -34,6 +35,9 @@ def go_backward(ends: Ends, grads: Sequence[torch.Tensor | None]) -> Sequence[to
             if torch.is_grad_enabled():
                 return _replay(ends, grads, keep)
             return _reverse(ends, grads, keep, checks_nan)
+    except Exception as error:
+        note_exhausted(error, ends.run, None, 0, ".backward")
+        raise
     finally:
         if recorder is not None:
             recorder.describe_all()

@@ -75,6 +75,12 @@ class Page:
         """How many rows were launched."""
         return self.launch.rows
 
+    def owner(self) -> str:
+        """Whose values these are, for errors."""
+        source = self.block.node.source
+        text = f"values that block {self.block.name} has saved for {self.rows:,} rows"
+        return text if source is None else f"{text}, at {source}"
+
     def save(self, values: Sequence[torch.Tensor], *, is_own: bool = False) -> None:
         """Keep values, which nobody else writes to; `is_own`: nobody else knows of them."""
         self.saved = list(values)

@@ -3,7 +3,7 @@
 All rows of all stages go back, those left over from cotangents of zero. A half takes cotangents out
 of their slots, leaves zeros there, and adds gradients to slots that were zeros at first. That is
 right where every launch of the plan has a cotangent for every row: which rows have, presence tells
-on the host before anything is run.
+on the host while the device is at work; what it has done in vain is let go.
 """
 
 from __future__ import annotations
@@ -167,20 +167,23 @@ class PouredWay:
     def _go(self) -> None:
         """Take all stages back, from cotangents in slots."""
         windows: dict[object, _Factors] = {}
+        are_real = self.template.layout.are_taken()
         for half in reversed(self.halves):
             if half is not None:
-                self._take_back(half, windows)
+                self._take_back(half, windows, are_real)
         self.gradients = {}
         for factors in windows.values():
             known = self.gradients.get(factors.wire)
             self.gradients[factors.wire] = add_gradients(known, factors.contracted())
 
-    def _take_back(self, half: _Half, windows: dict[object, _Factors]) -> None:
+    def _take_back(
+        self, half: _Half, windows: dict[object, _Factors], are_real: torch.Tensor
+    ) -> None:
         tensors = [find() for find in half.finds]
         given = iter(run_form(half.form, half.launch.rows, tensors))
         places = enumerate(half.form.code.results)
         results = {place: next(given) for place, written in places if written is None}
-        is_real = self._is_real(half)
+        is_real = self.template.layout.piece(half.launch.targets[0], are_real)
         for wire, how in half.uniforms:
             key = (half.training, wire, how)
             if key not in windows:
@@ -192,11 +195,6 @@ class PouredWay:
                 assert isinstance(source, Picks)
                 self.arenas[source.arena].add(self._slots(source), results[place])
 
-    def _is_real(self, half: _Half) -> torch.Tensor:
-        """Which rows of a stage are the plan's."""
-        target = half.launch.targets[0]
-        return self._slots(target).ne(self.template.ends[target.arena] + 1)
-
     def go(self, run: TapedRun, plan: Poured, put: Callable[[Reversal], None]) -> Reversal | None:
         """The gradients after a pass from cotangents that `put` puts into slots; None where some
         rows have none.
@@ -205,19 +203,20 @@ class PouredWay:
             self._seeded(run, put)
             self.graph = captured(self._go, self.template.device)
         reversal = self._seeded(run, put)
-        is_foreign = reversal.arenas.keys() != self.arenas.keys()
-        wires = None if is_foreign else self._reach(plan)
-        if wires is None:
+        if reversal.arenas.keys() != self.arenas.keys():
             return None
         self.graph.replay()
-        found = self.gradients.items()
-        reversal.uniform_gradients = {k: values.clone() for k, values in found if k in wires}
+        wires = self._reach(plan)
+        if wires is None:
+            return None
+        reversal.uniform_gradients = _copies_of({k: self.gradients[k] for k in wires})
         return reversal
 
     def _seeded(self, run: TapedRun, put: Callable[[Reversal], None]) -> Reversal:
         """A pass that has not begun."""
+        if self.arenas:
+            torch._foreach_zero_([arena.values for arena in self.arenas.values()])
         for arena in self.arenas.values():
-            arena.values.zero_()
             arena.present[:] = False
         reversal = Reversal(run, keep=True, checks_nan=False)
         reversal.arenas = dict(self.arenas)
@@ -245,6 +244,14 @@ class PouredWay:
                     source = launch.operands[operand]
                     present[source.arena][as_slots(source)] = True  # type: ignore[union-attr,arg-type]
         return wires
+
+
+def _copies_of(gradients: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+    """Gradients in memory of their own: the next replay writes theirs anew."""
+    copies = {wire: torch.empty_like(values) for wire, values in gradients.items()}
+    if copies:
+        torch._foreach_copy_(list(copies.values()), list(gradients.values()))
+    return copies
 
 
 def _is_held(half: _Half, launch: Launch, present: Mapping[int, Presence]) -> bool:

@@ -9,7 +9,9 @@ the way back that one pass has found serves later ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
 
 import torch
 
@@ -22,7 +24,7 @@ from penstock.autodiff.gradients_so_far import GradientsSoFar
 from penstock.autodiff.joint import Pattern, TrainingForm
 from penstock.autodiff.nans import check_half
 from penstock.autodiff.padding import reverse_padding
-from penstock.autodiff.page import Page
+from penstock.autodiff.page import HalfResults, Page
 from penstock.autodiff.patterns import Mask, patterns
 from penstock.autodiff.tape import Entry, Taping
 from penstock.autodiff.way_back import CopyBack, Fetch, Fill, Half, Move, WayBack
@@ -31,6 +33,8 @@ from penstock.run.collector import collector_waits
 from penstock.run.fused.indices import FindIndex, Indices
 from penstock.run.fused.setting import Fusion
 from penstock.run.memory.exhaustion import note_exhausted
+
+Made = TypeVar("Made")
 
 
 class Reversal(GradientsSoFar):
@@ -116,11 +120,14 @@ class Reversal(GradientsSoFar):
             try:
                 for half in step:
                     self._run_half(entry, half)
-            except RuntimeError as error:
-                saved = self.taped.saved_bytes()
-                note_exhausted(error, entry.block, entry.rows, saved, ".backward")
+            except Exception as error:
+                self._note(entry, error)
                 raise
             entry.release()
+
+    def _note(self, page: Page, error: Exception) -> None:
+        """Say what was at work where memory has run out."""
+        note_exhausted(error, self.taped, page.block, page.rows, ".backward")
 
     def _reverse(self, entry: Entry) -> tuple[Half, ...] | Move:
         if isinstance(entry, Copy):
@@ -221,8 +228,7 @@ class Reversal(GradientsSoFar):
             return
         if self._run_fused(page, half):
             return
-        cotangents = self.cotangents(page, half)
-        results, places = page.go_back(half.pattern, half.index, cotangents, self.read_uniform)
+        cotangents, (results, places) = self.attempt(page, partial(self._compute, page, half))
         if self.checks_nan:
             check_half(page, half, cotangents, results)
         if half.additions is None:
@@ -233,6 +239,16 @@ class Reversal(GradientsSoFar):
             half.additions = find_additions(self, page, half.index, outline, told)
         for addition in half.additions:
             addition.run(self, results)
+
+    def attempt(self, page: Page, work: Callable[[], Made]) -> Made:
+        """Do what changes nothing for a page; it may be done again where memory runs out."""
+        return work()
+
+    def _compute(self, page: Page, half: Half) -> tuple[list[torch.Tensor], HalfResults]:
+        """The cotangents of the rows of a half, and what it gives."""
+        cotangents = self.cotangents(page, half)
+        found = page.go_back(half.pattern, half.index, cotangents, self.read_uniform)
+        return cotangents, found
 
     def cotangents(self, page: Page, half: Half) -> list[torch.Tensor]:
         """The cotangents of the rows of a half."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import torch
 
@@ -107,9 +107,13 @@ class Taping(Runner):
 
     def saved_bytes(self) -> int:
         """Bytes that pages hold, each piece of memory once."""
-        pages = (entry for entry in self.tape.entries if isinstance(entry, Page))
+        pages = filter(self.holds, self.tape.entries)
         storages = (values.untyped_storage() for page in pages for values in page.saved)
         return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+    def holds(self, entry: Entry) -> TypeGuard[Page]:
+        """Whether saved values belong to an entry of the tape, and to nobody else."""
+        return isinstance(entry, Page)
 
     def _launch(self, step: PreparedLaunch) -> None:
         operands, results = self.flows(step.launch.block)

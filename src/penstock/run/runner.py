@@ -40,6 +40,7 @@ from penstock.run.fused.indices import Indices
 from penstock.run.fused.setting import Fusion
 from penstock.run.memory.exhaustion import is_out_of_memory, note_exhausted
 from penstock.run.memory.lasting import give_back_lasting
+from penstock.run.memory.policy import KEEP
 from penstock.run.nans import check_launch
 from penstock.run.prepared import (
     Prepared,
@@ -96,6 +97,8 @@ class Runner:
     keeps_apart = False
     #: Whether rows that read the same numbers may be computed once.
     shares_rows = False
+    #: What becomes of saved values.
+    policy = KEEP
 
     def __init__(
         self,
@@ -183,7 +186,7 @@ class Runner:
         except Exception as error:
             launched = step if isinstance(step, PreparedLaunch) else None
             block, rows = (launched.block, launched.launch.rows) if launched else (None, 0)
-            note_exhausted(error, block, rows, self.saved_bytes())
+            note_exhausted(error, self, block, rows)
             raise
         return answer
 
@@ -213,8 +216,15 @@ class Runner:
         return 0
 
     def _grow(self, chunks: Sequence[Chunk]) -> None:
-        for chunk in chunks:
-            self.arena(chunk.arena).grow(chunk.start, chunk.count)
+        try:
+            for chunk in chunks:
+                self._grow_arena(chunk)
+        except Exception as error:
+            note_exhausted(error, self, None, 0)
+            raise
+
+    def _grow_arena(self, chunk: Chunk) -> None:
+        self.arena(chunk.arena).grow(chunk.start, chunk.count)
 
     def _prepare(self, item: Instruction, indices: Indices) -> Prepared:
         if isinstance(item, Launch):
@@ -334,5 +344,7 @@ class Runner:
             self.failed_instance = int(step.instances[error.rows[0]])
             source = error.source or step.block.node.source
             raise RowFault(error.fault, self.failed_instance, source) from None
-        row = note_launch(error, step.block, arguments, step.instances, self.numbers)
+        row, eager = note_launch(error, step.block, arguments, step.instances, self.numbers)
         self.failed_instance = None if row is None else int(step.instances[row])
+        if eager is not error:
+            raise eager from None

@@ -5,17 +5,25 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
+from itertools import count
 
 import pytest
 import torch
 
 import penstock as ps
+from penstock.autodiff.bounded import strategies
+from penstock.autodiff.bounded.recomputing import Recomputing
+from penstock.autodiff.gradients import GradientArena
+from penstock.autodiff.page import Page
 from penstock.errors import SpillError
+from penstock.run.arenas import Arena
 from penstock.run.memory import spill_file
+from penstock.run.memory.store import Store
 from penstock.run.runner import Runner
 from tests.gradients.bounded.runs import bounded_runs
 
@@ -57,9 +65,9 @@ def inputs():
     return torch.randn(4, 6, generator=torch.Generator().manual_seed(1)).requires_grad_()
 
 
-def loss_of(x, w, policy="keep", budget=None):
+def loss_of(x, w, policy="keep", budget=None, lengths=(3, 12, 0, 7)):
     with ps.memory(policy, budget=budget):
-        rows = recurrent.map(x, [3, 12, 0, 7], ps.shared(w))
+        rows = recurrent.map(x, list(lengths), ps.shared(w))
     return sum((row * torch.arange(1.0, 7.0)).sum() for row in rows)
 
 
@@ -107,6 +115,37 @@ def test_a_full_disk_in_forward_is_an_error(at_once, w, monkeypatch):
         patch.setattr(os, "pwrite", fail)
         with pytest.raises(SpillError, match="could not be written to disk"):
             loss_of(x, w, "swap", 0)
+    assert_next_call_works(w)
+
+
+SAVED = r"These are values that block \S+ has saved for [1-4] rows, at .*test_faults.py:\d+"
+ROWS = "These are rows from which launches run again."
+AGAIN = 'ith ps.memory("recompute") values are computed again instead.'
+FEWER = f"With a larger budget fewer values leave, if memory holds them; w{AGAIN}"
+FULL = {
+    ("swap", 0): (SAVED, FEWER),
+    ("swap", None): (SAVED, f"W{AGAIN}"),
+    ("auto", 300): ("", FEWER),
+    ("recompute", 200): (ROWS, "With a larger budget, or with none, fewer rows leave memory."),
+}
+
+
+@pytest.mark.parametrize(("policy", "budget"), FULL)
+def test_a_full_disk_says_whose_values_and_what_helps(policy, budget, w, monkeypatch):
+    def fail(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(strategies, "IN_FLIGHT", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", fail)
+        with pytest.raises(SpillError) as found:
+            loss_of(inputs(), w, policy, budget, [3, 40, 0, 60])
+    whose, advice = FULL[policy, budget]
+    notes = getattr(found.value, "__notes__", [])
+    assert notes[-1] == advice
+    assert re.match(whose, notes[0])
+    assert "recompute" not in str(found.value)
+    del found
     assert_next_call_works(w)
 
 
@@ -178,6 +217,25 @@ def test_an_error_in_backward_leaves_what_can_be_gone_through_again(
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("at", range(2, 6))
+def test_an_interrupt_as_a_segment_is_left_loses_nothing(at, w, monkeypatch):
+    x = inputs()
+    expected = torch.autograd.grad(loss_of(x, w), [x, w])
+    loss = loss_of(x, w, "recompute", 600)
+    original, calls = Recomputing.forget, count()
+
+    def forget(self, segment):
+        if next(calls) == at:
+            raise KeyboardInterrupt
+        original(self, segment)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Recomputing, "forget", forget)
+        with pytest.raises(KeyboardInterrupt):
+            torch.autograd.grad(loss, [x, w], retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(loss, [x, w]), expected)
+
+
 @pytest.mark.parametrize(("kind", "at_once"), [("_Read", 0), ("_ReadAtOnce", 1 << 20)])
 def test_an_interrupt_while_copies_are_waited_for_loses_nothing(kind, at_once, w, monkeypatch):
     monkeypatch.setattr(spill_file, "AT_ONCE", at_once)
@@ -200,6 +258,11 @@ def test_an_interrupt_while_copies_are_waited_for_loses_nothing(kind, at_once, w
         with pytest.raises(KeyboardInterrupt):
             torch.autograd.grad(loss, [x, w], retain_graph=True)
     assert all(map(torch.equal, torch.autograd.grad(loss, [x, w]), expected))
+
+
+@pytest.fixture
+def many_bytes_by_a_thread(monkeypatch):
+    monkeypatch.setattr(spill_file, "AT_ONCE", 0)
 
 
 def failing_once(message, at):
@@ -246,16 +309,189 @@ def test_running_out_of_memory_says_where_and_what_would_help(w, monkeypatch):
     assert_next_call_works(w)
 
 
-def test_running_out_of_memory_in_backward_names_the_block(w, monkeypatch):
-    loss = loss_of(inputs(), w, "swap", 600)
+ADVICE = {
+    ("keep", None): 'With ps.memory("auto", budget=...) around the call',
+    ("swap", 600): "With a smaller budget",
+    ("swap", None): "With a budget below 64 MiB, which is taken where none is named,",
+    ("auto", None): 'With a budget, as in ps.memory("auto", budget=...),',
+    ("recompute", None): 'With a budget, as in ps.memory("recompute", budget=...),',
+}
+
+
+@pytest.mark.parametrize(("policy", "budget"), ADVICE)
+def test_running_out_of_memory_in_backward_names_the_block(policy, budget, w, monkeypatch):
+    loss = loss_of(inputs(), w, policy, budget)
 
     def fail(*arguments, **options):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 B")
 
     with monkeypatch.context() as patch:
         patch.setattr("penstock.autodiff.page.Page.go_back", fail)
+        with pytest.raises(RuntimeError, match="tried to allocate 8 B") as found:
+            loss.backward()
+    who, held, advice = found.value.__notes__
+    assert re.match(r"in block recurrent.loop:\w+\.backward, \d+ rows?, at .*test_faults", who)
+    told = "" if policy == "keep" else f", whose memory policy is: {policy}"
+    assert re.match(rf"Values saved for backward take [1-9][\d.]* (Ki)?B in this call{told}", held)
+    assert advice == (
+        f"{ADVICE[policy, budget]} fewer of them are held at once; "
+        "mapping fewer instances at a time takes less as well."
+    )
+    del found, loss
+    assert_next_call_works(w)
+
+
+@pytest.mark.parametrize(("policy", "budget"), [("swap", 0), ("recompute", 600)])
+def test_running_out_of_memory_as_values_come_back_names_the_block(policy, budget, w, monkeypatch):
+    loss = loss_of(inputs(), w, policy, budget)
+
+    def fail(*arguments):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 B")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("penstock.run.memory.store.Store.fetch", fail)
         with pytest.raises(RuntimeError, match="can't allocate") as found:
             loss.backward()
     assert any(".backward, " in note for note in found.value.__notes__)
     del found, loss
     assert_next_call_works(w)
+
+
+def failing_at(monkeypatch, kind, name, at):
+    """Let a method fail once for want of memory, when it is called for the time `at`."""
+    original, calls = getattr(kind, name), count(1)
+
+    def method(self, *arguments):
+        if next(calls) == at:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 B")
+        return original(self, *arguments)
+
+    monkeypatch.setattr(kind, name, method)
+    return calls
+
+
+HELD = [("swap", 3000), ("auto", None), ("auto", "1MiB")]
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize(("policy", "budget"), HELD)
+@pytest.mark.parametrize(
+    ("kind", "name", "at"), [(Page, "go_back", 2), (GradientArena, "__init__", 1)]
+)
+def test_values_leave_where_a_backward_half_has_no_room(
+    kind, name, at, policy, budget, keeps, w, monkeypatch
+):
+    x = inputs()
+    expected = torch.autograd.grad(loss_of(x, w), [x, w])
+    with bounded_runs() as runs:
+        loss = loss_of(x, w, policy, budget)
+    store = runs[0].strategy.store
+    runs.clear()
+    sent = store.sent
+    with monkeypatch.context() as patch:
+        failing_at(patch, kind, name, at)
+        found = torch.autograd.grad(loss, [x, w], retain_graph=keeps)
+    torch.testing.assert_close(found, expected)
+    assert store.sent > sent
+    if keeps:
+        torch.testing.assert_close(torch.autograd.grad(loss, [x, w]), expected)
+    assert not store.bytes
+
+
+@pytest.mark.parametrize("at", [1, 3, 6])
+@pytest.mark.parametrize(("policy", "budget"), [("swap", 3000), ("auto", 900)])
+def test_what_comes_back_is_tried_again_where_others_can_leave(policy, budget, at, w, monkeypatch):
+    x = inputs()
+    expected = torch.autograd.grad(loss_of(x, w), [x, w])
+    with bounded_runs() as runs:
+        loss = loss_of(x, w, policy, budget)
+    store = runs[0].strategy.store
+    runs.clear()
+    with monkeypatch.context() as patch:
+        calls = failing_at(patch, Store, "fetch", at)
+        found = torch.autograd.grad(loss, [x, w])
+    assert next(calls) > at, "nothing has failed"
+    torch.testing.assert_close(found, expected)
+    assert not store.bytes
+
+
+@pytest.mark.parametrize("at", [1, 2, 5])
+@pytest.mark.parametrize(("kind", "name"), [(Store, "fetch"), (Runner, "_step")])
+def test_a_segment_that_has_no_room_runs_again_from_its_beginning(kind, name, at, w, monkeypatch):
+    """Rows that other segments start from leave."""
+    x = inputs()
+    lengths = [3, 40, 0, 60]
+    expected = torch.autograd.grad(loss_of(x, w, lengths=lengths), [x, w])
+    loss = loss_of(x, w, "recompute", 1200, lengths)
+    with monkeypatch.context() as patch:
+        calls = failing_at(patch, kind, name, at)
+        found = torch.autograd.grad(loss, [x, w])
+    assert next(calls) > at, "nothing has failed"
+    torch.testing.assert_close(found, expected)
+
+
+def failing_growth(monkeypatch, at):
+    """Let the growth of an arena number `at` fail once for want of memory."""
+    original, calls = Arena.grow, count()
+
+    def grow(self, *arguments):
+        if next(calls) == at:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 B")
+        original(self, *arguments)
+
+    monkeypatch.setattr(Arena, "grow", grow)
+
+
+def test_values_leave_where_an_arena_cannot_grow(w, monkeypatch):
+    x = inputs()
+    expected = torch.autograd.grad(loss_of(x, w), [x, w])
+    relieved = []
+    with monkeypatch.context() as patch:
+        failing_growth(patch, 0)
+        patch.setattr(Store, "shrink", lambda self: relieved.append(self) or 1)
+        found = torch.autograd.grad(loss_of(x, w, "auto"), [x, w])
+    assert len(relieved) == 1
+    assert all(map(torch.equal, found, expected))
+    relieved.clear()
+
+
+def test_an_arena_that_cannot_grow_says_what_would_help(w, monkeypatch):
+    with monkeypatch.context() as patch:
+        failing_growth(patch, 0)
+        with pytest.raises(RuntimeError, match="can't allocate") as found:
+            loss_of(inputs(), w)
+    assert "between launches" in found.value.__notes__
+    assert any('ps.memory("auto", budget=...)' in note for note in found.value.__notes__)
+    del found
+    assert_next_call_works(w)
+
+
+def test_gradients_that_have_no_room_say_what_would_help(w, monkeypatch):
+    loss = loss_of(inputs(), w, "swap", 600)
+
+    def fail(*arguments):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 B")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("penstock.autodiff.gradients.GradientArena.__init__", fail)
+        with pytest.raises(RuntimeError, match="can't allocate") as found:
+            loss.backward()
+    assert "between launches of backward" in found.value.__notes__
+    del found, loss
+    assert_next_call_works(w)
+
+
+@pytest.mark.usefixtures("many_bytes_by_a_thread")
+def test_no_thread_is_started_where_an_allocation_has_failed(w, monkeypatch):
+    """There may be no memory for it, and Python waits for ever for one that fails as it starts."""
+    x = inputs()
+    expected = torch.autograd.grad(loss_of(x, w), [x, w])
+
+    def fail(self):
+        raise AssertionError("a thread is started")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Runner, "_step", failing_once("Tried to allocate 8 GiB", 9))
+        patch.setattr(threading.Thread, "start", fail)
+        found = torch.autograd.grad(loss_of(x, w, "auto"), [x, w])
+    assert all(map(torch.equal, found, expected))

@@ -7,6 +7,7 @@ import torch
 
 import penstock as ps
 from penstock.run import launch_graphs
+from penstock.run.blocks import RunnableBlock
 from penstock.run.fused.setting import Fusion
 from penstock.run.windows import loop_windows
 
@@ -106,6 +107,19 @@ def test_sequences_of_different_lengths_go_backward_row_by_row(policy, cell):
     expected = one_by_one("keep")
     for _ in range(2):
         torch.testing.assert_close(one_by_one(policy, 1 << 13), expected, rtol=1e-4, atol=1e-5)
+    assert PlayedGraph.replays
+
+
+@pytest.mark.parametrize("policy", ["swap", "recompute"])
+def test_halves_of_graphs_may_be_compiled(policy, cell, monkeypatch):
+    """What graphs leave lies in one piece of memory, where compiled halves have to find it."""
+    monkeypatch.setattr(RunnableBlock, "is_hot", lambda block, half, rows=0: half == "backward")
+    x = torch.randn(4, 60, WIDTH)
+    expected = gradients(program_of(cell), cell, x)
+    program = program_of(cell)
+    for _ in range(3):
+        found = gradients(program, cell, x, policy, 1 << 12)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert PlayedGraph.replays
 
 

@@ -4,14 +4,19 @@ gradients.
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 import torch
 
 import penstock as ps
+from penstock.autodiff.bounded import predicting
 from penstock.autodiff.bounded import program_runs as runs_module
 from penstock.autodiff.bounded.predicting import Fitting, History, Predicted, Saved, Way, find_ways
 from penstock.autodiff.bounded.trying import Again, Trials
+from penstock.autodiff.page import Page
 from penstock.run.memory.costs import Bandwidth
+from penstock.run.runner import Runner
 from penstock.run.windows import loop_windows
 from tests.fused import fused_without_compiler
 from tests.gradients.bounded.runs import bounded_runs
@@ -34,6 +39,35 @@ def test_the_way_follows_from_budget_and_bandwidth():
     assert chosen(100 * MIB, slow) == "segments run again"
     middle = Bandwidth(2e8, 2e8, 0.0)  # rows hide beside launches, the rest does not
     assert chosen(100 * MIB, middle) == "rows are swapped"
+
+
+def test_time_in_which_launches_wait_for_copies_is_no_time_of_launches(monkeypatch):
+    """Otherwise swapping seems to cost nothing: copies hide beside the time that they take."""
+
+    class Clock:
+        now = 0.0
+
+        def __init__(self, device):
+            self.began, self.ended = Clock.now, None
+
+        def stop(self):
+            self.ended = Clock.now
+
+        def seconds(self):
+            return self.ended - self.began
+
+    monkeypatch.setattr(predicting, "DeviceTimer", Clock)
+    watch = predicting.Stopwatch(torch.device("cuda:0"))
+    Clock.now = 30.0
+    watch.leave_out_waiting(100)
+    Clock.now = 500.0
+    watch.leave_out_waiting(200)
+    watch.stop(400)
+    assert watch.seconds() == 4 * 30.0
+    unhindered = predicting.Stopwatch(torch.device("cuda:0"))
+    Clock.now = 507.0
+    unhindered.stop(400)
+    assert unhindered.seconds() == 7.0
 
 
 def test_copies_cost_the_host_something_though_they_hide():
@@ -155,6 +189,24 @@ def test_ways_that_may_be_the_fastest_are_tried_and_the_best_is_taken():
     assert trials.order("others", ways, 1.0)[0].name == "rows are swapped"
 
 
+def test_it_is_told_why_a_way_is_taken_that_is_not_predicted_to_be_the_fastest():
+    trials, ways, told = Trials(), timed_ways()[:2], []
+    for _ in range(5):
+        ordered = trials.order("some", ways, 1.0)
+        told.append(trials.reason("some", ordered))
+        trials.note("some", ordered[0], 0.003 if ordered[0] is ways[0] else 0.001)
+    tried = " It is being tried, as predictions may be wrong."
+    took = " Calls took, forward and backward:"
+    assert told == [
+        tried,
+        f"{tried}{took} rows are swapped 3 ms.",
+        f"{tried}{took} rows are swapped 3 ms.",
+        f"{tried}{took} all is swapped 1 ms, rows are swapped 3 ms.",
+        f"{took} all is swapped 1 ms, rows are swapped 3 ms.",
+    ]
+    assert not trials.reason("some", [Way("all is kept", False, True, 0.0), *ways])
+
+
 def test_nothing_is_tried_where_all_fits():
     trials = Trials()
     ways = [Way("all is kept", False, True, 0.0), *timed_ways()]
@@ -180,7 +232,64 @@ def test_calls_try_the_ways_and_settle(w, monkeypatch):
     for _ in range(9):
         strategy, found, text = train(w, "auto", 600)
         assert strategy.ways[0].name in text or type(strategy) is Again
+        assert "It is being tried" in text or "Calls took, forward and backward" in text
         assert strategy.store.peak < 600 + 1000
         torch.testing.assert_close(found, expected)
     assert set(noted) == {way.name for way in near}
     assert min(map(noted.count, set(noted))) >= 2
+
+
+def fitting(w, monkeypatch):
+    """From now on calls of `train` keep their pages with the tape."""
+    train(w, "auto", "1MiB")
+    monkeypatch.setattr(runs_module, "find_ways", lambda *facts: WAYS[:1])
+    with loop_windows(False):
+        train(w, "auto", "1MiB")
+        strategy, found, _ = train(w, "auto", "1MiB")
+    assert type(strategy) is Fitting
+    return found
+
+
+@pytest.mark.parametrize("at", [4, 9])
+def test_pages_that_were_to_stay_leave_where_an_allocation_fails(at, w, monkeypatch):
+    """The budget may be larger than the memory that there is."""
+    expected = fitting(w, monkeypatch)
+    original, calls = Runner._step, count(1)
+
+    def step(self, item):
+        if next(calls) == at:
+            raise torch.OutOfMemoryError("Tried to allocate 8 GiB")
+        return original(self, item)
+
+    monkeypatch.setattr(Runner, "_step", step)
+    kept_by_other_tests = "penstock.autodiff.bounded.runs.give_back_lasting"
+    monkeypatch.setattr(kept_by_other_tests, lambda: False)
+    with loop_windows(False):
+        strategy, found, text = train(w, "auto", "1MiB")
+    assert type(strategy) is Fitting
+    assert strategy.store.sent
+    assert "An allocation failed, and" in text
+    assert "swapped out to make room" in text
+    assert not strategy.pages
+    assert not strategy.store.bytes
+    assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_pages_that_were_to_stay_leave_where_backward_has_no_room(at, w, monkeypatch):
+    expected = fitting(w, monkeypatch)
+    original, calls = Page.go_back, count(1)
+
+    def go_back(self, *arguments):
+        if next(calls) == at:
+            raise torch.OutOfMemoryError("Tried to allocate 8 GiB")
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Page, "go_back", go_back)
+    with loop_windows(False):
+        strategy, found, _ = train(w, "auto", "1MiB")
+    assert type(strategy) is Fitting
+    assert strategy.store.sent
+    assert not strategy.pages
+    assert not strategy.store.bytes
+    assert all(map(torch.equal, found, expected))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 
 from penstock.autodiff.bounded.ledger import Rows
-from penstock.autodiff.bounded.segments import Segment
+from penstock.autodiff.bounded.segments import Segment, rows_again
 from penstock.plan.schedule import pick
 from penstock.run.memory.holdings import Holdings
 
@@ -71,7 +71,8 @@ def fold(first: Segment, second: Segment, holdings: Holdings) -> Segment | None:
     if any(missing):
         values = holdings.fetch(second.rows)
         chosen = [each for each, is_missing in zip(values, missing, strict=True) if is_missing]
-        rows = rows.joined(holdings.hold(chosen, frozenset(second.rows.lent_places()), {}))
+        lent = frozenset(second.rows.lent_places())
+        rows = rows.joined(holdings.hold(chosen, lent, {}, rows_again))
     holdings.drop(second.rows)
     more = [each for each, is_missing in pairs if is_missing]
     folded = Segment(first.start, needs=[*first.needs, *more], rows=rows, halves=(first, second))

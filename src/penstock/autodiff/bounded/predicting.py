@@ -13,17 +13,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from time import thread_time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from penstock.autodiff.bounded.strategies import Swapping
+from penstock.autodiff.bounded.strategies import Swapping, shared_operands
+from penstock.autodiff.page import Page
 from penstock.autodiff.tape import Entry
 from penstock.run.memory.costs import Bandwidth, DeviceTimer, bandwidth_of
+from penstock.run.memory.parcels import Extensions
 from penstock.run.memory.policy import Policy, in_words
 from penstock.run.memory.store import EARLY
 from penstock.run.prepared import Prepared
 from penstock.run.recording import building_time
+
+if TYPE_CHECKING:
+    from penstock.autodiff.bounded.runs import Bounded
 
 #: The backward half of a launch takes so many times as long as the forward one, about.
 BACKWARD = 2.0
@@ -79,27 +84,38 @@ class History:
 class Stopwatch:
     """Times a forward pass: on a GPU without waiting for it, on a CPU in the time that the thread
     had the processor, so that other jobs do not count. Nothing is known of a pass in which
-    something was built.
+    something was built. Where launches wait for copies, what came before tells how long all of them
+    would have taken: otherwise copies would seem to be hidden by the time that they take.
     """
 
     def __init__(self, device: torch.device | None) -> None:
         self._began, self._built = thread_time(), building_time.seconds
         self._timer = None if device is None else DeviceTimer(device)
         self._host: float | None = None
+        #: Bytes that were saved while the device was timed, and by the whole pass.
+        self._timed, self._saved = 0, 0
 
-    def stop(self) -> None:
-        """The pass is over."""
+    def leave_out_waiting(self, saved: int) -> None:
+        """So much is saved, and from now on launches wait for copies."""
+        if self._timer is not None and saved and not self._timed:
+            self._timer.stop()
+            self._timed = saved
+
+    def stop(self, saved: int) -> None:
+        """The pass is over, and has saved so many bytes."""
         if building_time.seconds == self._built:
             self._host = thread_time() - self._began
-        if self._timer is not None:
+        if self._timer is not None and not self._timed:
             self._timer.stop()
+        self._saved = saved
 
     def seconds(self) -> float | None:
         """How long it took; None while that is not known."""
         if self._timer is None or self._host is None:
             return self._host
         known = self._timer.seconds()
-        return None if known is None else max(known, self._host)
+        times = self._saved / self._timed if self._timed else 1.0
+        return None if known is None else max(times * known, self._host)
 
 
 class Way(NamedTuple):
@@ -142,9 +158,10 @@ def find_ways(history: History, budget: int, bandwidth: Bandwidth) -> list[Way]:
 class Predicted(Swapping):
     """Pages go to the store, as an earlier call suggests."""
 
-    def __init__(self, policy: Policy, history: History, ways: list[Way]) -> None:
+    def __init__(self, policy: Policy, history: History, ways: list[Way], reason: str = "") -> None:
         super().__init__(policy)
-        self.history, self.ways = history, ways
+        #: The reason says why the first way is taken, beyond what is predicted of it.
+        self.history, self.ways, self.reason = history, ways, reason
         #: Sending early is for those who must send.
         self.store.early = 1.0 if self.way.is_kept else EARLY
 
@@ -163,10 +180,15 @@ class Predicted(Swapping):
         assert self.policy.budget is not None
         return size is not None and size <= self.policy.budget and self.way.is_kept
 
+    def fitting(self) -> Fitting:
+        """The same where all pages are known to fit."""
+        return Fitting(self.policy, self.history, self.ways, self.reason)
+
     def explain(self) -> str:
         """What was chosen, and why."""
         again = " and the rest is computed again in backward halves" if self.way.saves_rows else ""
-        return f"Memory ({self.policy}): {self.way.name}{again}. {told(self.history, self.ways)}"
+        chosen = f"Memory ({self.policy}): {self.way.name}{again}."
+        return f"{chosen} {told(self.history, self.ways)}{self.reason}"
 
 
 def told(history: History, ways: Sequence[Way]) -> str:
@@ -181,7 +203,44 @@ def told(history: History, ways: Sequence[Way]) -> str:
 
 
 class Fitting(Predicted):
-    """Pages stay with the tape: all of them are known to fit."""
+    """Pages stay with the tape: all of them are known to fit. Where an allocation fails there is
+    less memory than the budget says, and they go to the store after all.
+    """
 
-    def after(self, run: object, step: Prepared, entry: Entry, seconds: float) -> None:
-        """Nothing has to be done."""
+    def __init__(self, policy: Policy, history: History, ways: list[Way], reason: str = "") -> None:
+        super().__init__(policy, history, ways, reason)
+        #: Whether an allocation has failed.
+        self.is_short = False
+
+    def after(self, run: Bounded, step: Prepared, entry: Entry, seconds: float) -> None:
+        """Nothing has to be done, as long as there is memory."""
+        if self.is_short:
+            super().after(run, step, entry, seconds)
+
+    def relieve(self, run: Bounded) -> int:
+        """Let half of all pages leave, of which the store has had none so far."""
+        if not self.is_short:
+            self.is_short = True
+            for page in run.tape.entries:
+                if isinstance(page, Page) and page.saved and not page.is_lasting:
+                    self._take_as_it_is(run, page)
+        return super().relieve(run)
+
+    def _take_as_it_is(self, run: Bounded, page: Page) -> None:
+        """Put a page into the store, unless parts of it would have to be copied for that."""
+        lent, shared = self.lent(run), shared_operands(run, page.launch)
+        if all(place in lent or place in shared for place in Extensions(page.saved).sparse):
+            self.take_page(page, lent, shared)
+
+    def finish(self, run: Bounded) -> None:
+        """Where inputs are is known as long as the run has arenas."""
+        self.lent(run)
+
+    def explain(self) -> str:
+        """What was chosen, and whether it could be done."""
+        if not self.is_short:
+            return super().explain()
+        moved = f"{self.store.sent} pages ({in_words(self.store.sent_bytes)})"
+        return (
+            f"{super().explain()} An allocation failed, and {moved} were swapped out to make room."
+        )

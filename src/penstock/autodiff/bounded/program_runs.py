@@ -56,24 +56,27 @@ class BoundedRun(Bounded, TapedRun):
         history = self.history
         if history is not None and history.look():
             ways = find_ways(history, budget, bandwidth_of(history.saved.device))
+            reason = ""
             if history.saved.device.type == "cpu":
                 self.trial = budget, history.saved.everything.bit_length()
                 ways = history.trials.order(self.trial, ways, history.seconds)
+                reason = history.trials.reason(self.trial, ways)
             kind = Again if ways[0].name == "segments run again" else Predicted
-            self.strategy = kind(policy, history, ways)
+            self.strategy = kind(policy, history, ways, reason)
             self.saves_rows = ways[0].saves_rows
+        self.strategy.store.before_waiting = self.watch.leave_out_waiting
 
     def _run_again(self, plan: KeptPlan, columns: Columns) -> None:
         strategy = self.strategy
         if isinstance(strategy, Predicted) and strategy.fits(plan.saved.get(self.saves_rows)):
-            self.strategy = Fitting(strategy.policy, strategy.history, strategy.ways)
+            self.strategy = strategy.fitting()
             self.may_be_captured = input_bytes(columns) <= (strategy.policy.budget or 0)
         super()._run_again(plan, columns)
 
     def finish(self) -> None:
         """Let go of what backward does not need."""
         if self.watch is not None:
-            self.watch.stop()
+            self.watch.stop(self.strategy.store.taken)
             self._learn(self.watch)
         self.end()
         super().finish()
@@ -111,7 +114,7 @@ class BoundedRun(Bounded, TapedRun):
         super().rest()
         strategy, watch, back = self.strategy, self.watch, self.watch_back
         if back is not None and watch is not None and isinstance(strategy, Predicted | Again):
-            back.stop()
+            back.stop(0)
             forward, seconds = watch.seconds(), back.seconds()
             if forward is not None and seconds is not None:
                 strategy.history.trials.note(self.trial, strategy.ways[0], forward + seconds)

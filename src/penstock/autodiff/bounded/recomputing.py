@@ -20,7 +20,7 @@ from penstock.autodiff.bounded.folding import (
     fold_pairs,
 )
 from penstock.autodiff.bounded.ledger import Ledger, Rows, bytes_to_keep
-from penstock.autodiff.bounded.segments import Segment, SegmentStep
+from penstock.autodiff.bounded.segments import Segment, SegmentStep, rows_again
 from penstock.autodiff.bounded.strategies import Swapping, bytes_of
 from penstock.autodiff.page import Page
 from penstock.autodiff.tape import Entry
@@ -153,7 +153,7 @@ class Recomputing(Swapping):
             for arena in run.own_arenas
             if arena.is_held and arena.chunks
         }
-        segment.rows = self.holdings.hold(values, self.lent(run), held)
+        segment.rows = self.holdings.hold(values, self.lent(run), held, rows_again)
         self.kept_bytes += segment.rows.size
 
     def forget(self, segment: Segment) -> None:
@@ -203,12 +203,16 @@ class Recomputing(Swapping):
         if segment.is_consumed:
             return  # its rows may be gone, as the page will tell
         self.leave_segment(segment)
-        self.made_again = segment
         self._make_room_beside(segment)  # before rows come, and others ahead of them
         values = self._go_down(run, segment)
         if any(frame.more for frame in self.frames):
             self._make_room_beside(segment)
         run.run_again([segment], values, keeps_pages=True)
+
+    def enter_again(self, run: Bounded, page: Page) -> None:
+        """Begin anew with the segment of a page, which was made in part."""
+        self.leave_segment()
+        super().enter_again(run, page)
 
     def _go_down(self, run: Bounded, leaf: Segment) -> Values:
         """The values of the rows that a segment starts from: those kept, or made on the way down
@@ -247,10 +251,14 @@ class Recomputing(Swapping):
         """Nothing: the pages of a segment go together."""
 
     def leave_segment(self, following: Segment | None = None) -> None:
-        """Drop what was made again, and all that another segment does not start from."""
-        segment, self.made_again = self.made_again, None
-        if segment is None:
-            return
+        """Drop what was made again, and all that another segment does not start from. Only then is
+        it another's turn: where this is interrupted, it is done again when the pass has failed.
+        """
+        if self.made_again is not None:
+            self._leave(self.made_again, following)
+        self.made_again = following
+
+    def _leave(self, segment: Segment, following: Segment | None) -> None:
         self.forget(segment)
         self.store.beside = self._open_bytes()
         while self.frames and (following is None or not self.frames[-1].segment.has(following)):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
 from penstock.autodiff.bounded.graphs import BoundedGraph
 from penstock.autodiff.bounded.queued import BoundedQueuedRun
 from penstock.autodiff.bounded.runs import Bounded
-from penstock.autodiff.contract import WINDOW
+from penstock.autodiff.gradients import GradientArena
 from penstock.autodiff.page import Page
 from penstock.autodiff.queued import QueuedReversal, QueuedTapedRun
-from penstock.autodiff.reverse import Reversal
+from penstock.autodiff.reverse import Made, Reversal
 from penstock.autodiff.tape import Entry, Taping
 from penstock.autodiff.way_back import Half, Move, WayBack
 from penstock.run.memory.store import IN_FLIGHT
@@ -53,12 +54,37 @@ class BoundedReversal(Reversal):
             return
         assert isinstance(entry, Page)
         holder = self._holder(entry)
-        holder.strategy.enter(holder, entry)
-        for half in step:
-            if not half.is_bound and half.additions is not None:
-                super()._bind(entry, half)  # now, before the page counts as used up
+        try:
+            self._enter(holder, entry, step)
+        except Exception as error:
+            self._note(entry, error)
+            raise
         super().run_step(entry, step)
         holder.strategy.leave(entry)
+
+    def _enter(self, holder: Bounded, page: Page, halves: tuple[Half, ...]) -> None:
+        enter = partial(holder.strategy.enter, holder, page)
+        again = partial(holder.strategy.enter_again, holder, page)
+        _with_room(holder, enter, again)
+        for half in halves:
+            if not half.is_bound and half.additions is not None:
+                super()._bind(page, half)  # now, before the page counts as used up
+
+    def attempt(self, page: Page, work: Callable[[], Made]) -> Made:
+        """The same; other pages leave, and the page is entered anew: it may have gone with them."""
+        if page.graph is not None:  # torch lets go of it as it goes backward
+            return work()
+        holder = self._holder(page)
+
+        def again() -> Made:
+            holder.strategy.enter(holder, page)
+            return work()
+
+        return _with_room(holder, work, again)
+
+    def _new_arena(self, number: int) -> GradientArena:
+        make = partial(super()._new_arena, number)
+        return _with_room(self.taped, make, make)
 
     def _owned(self, values: torch.Tensor) -> torch.Tensor:
         return unjoined(super()._owned(values))
@@ -81,12 +107,24 @@ class BoundedQueuedReversal(BoundedReversal, QueuedReversal):
         return self.taped.part_of(page)
 
 
+def _with_room(holder: Bounded, work: Callable[[], Made], again: Callable[[], Made]) -> Made:
+    """Do something, and where an allocation fails again and again, as long as saved values can
+    leave for it.
+    """
+    while True:
+        try:
+            return work()
+        except Exception as error:
+            if not holder.makes_room(error):
+                raise
+        work = again  # not in the clause above, where the error still holds what was computed
+
+
 def unjoined(values: torch.Tensor) -> torch.Tensor:
     """A page that was away has come back as one piece of memory: factors that wait for others must
     not hold all of it.
     """
-    waits = len(values) < WINDOW
-    if waits and values.untyped_storage().nbytes() > 2 * values.nbytes:
+    if values.untyped_storage().nbytes() > 2 * values.nbytes:
         return values.clone()
     return values
 

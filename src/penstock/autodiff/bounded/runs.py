@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -21,9 +21,9 @@ from penstock.autodiff.bounded.ledger import Rows
 from penstock.autodiff.bounded.segments import Segment, SegmentStep
 from penstock.autodiff.forms import Form
 from penstock.autodiff.page import Page
-from penstock.autodiff.tape import Tape, Taping
+from penstock.autodiff.tape import Entry, Tape, Taping
 from penstock.calls.autocast import OFF, autocast_as
-from penstock.plan.schedule import Array, Shared, Span
+from penstock.plan.schedule import Array, Chunk, Shared, Span
 from penstock.run.arenas import Arena
 from penstock.run.distinct import find_distinct
 from penstock.run.launch_graphs import device_of
@@ -44,7 +44,7 @@ class Bounded(Taping):
 
     def __init__(self, *args: Any, policy: Policy, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.strategy = strategy_for(policy)
+        self.policy, self.strategy = policy, strategy_for(policy)
         #: For blocks that were looked at what they save for each row.
         self.row_bytes: dict[int, int] = {}
         #: The places on the tape where launches begin that run in pieces.
@@ -125,10 +125,26 @@ class Bounded(Taping):
             try:
                 return super()._step(step)
             except Exception as error:
-                if not is_out_of_memory(error) or not is_repeatable(step):
+                if not is_repeatable(step) or not self._relieves(error):
                     raise
-                if not give_back_lasting() and not self.strategy.store.shrink():
+
+    def _grow_arena(self, chunk: Chunk) -> None:
+        while True:
+            try:
+                return super()._grow_arena(chunk)
+            except Exception as error:
+                if not self._relieves(error):
                     raise
+
+    def makes_room(self, error: Exception) -> bool:
+        """Whether saved values have left memory where there was too little of it."""
+        return is_out_of_memory(error) and bool(self.strategy.relieve(self))
+
+    def _relieves(self, error: Exception) -> bool:
+        """Whether memory was given back where there was too little of it."""
+        if not is_out_of_memory(error):
+            return False
+        return bool(give_back_lasting() or self.strategy.relieve(self))
 
     def _run_form(
         self, form: Form, page: Page, tensors: Sequence[torch.Tensor]
@@ -162,6 +178,10 @@ class Bounded(Taping):
         """Rows of the host are the caller's again."""
         for ahead in self.ahead.values():
             ahead.close()
+
+    def holds(self, entry: Entry) -> TypeGuard[Page]:
+        """Whether saved values are with a page: the store has counted those that it has lent."""
+        return isinstance(entry, Page) and entry not in self.strategy.pages
 
     def saved_bytes(self) -> int:
         """Bytes that are held for a backward pass."""

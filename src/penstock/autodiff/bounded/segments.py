@@ -117,3 +117,8 @@ class Segment:
     def is_consumed(self) -> bool:
         """Whether no page will be needed again."""
         return all(page.is_used_up for leaf in self.leaves for page in leaf.saving)
+
+
+def rows_again() -> str:
+    """What the rows are that segments start from, for errors."""
+    return "rows from which launches run again"

@@ -16,12 +16,12 @@ from penstock.autodiff.bounded.ledger import lent_ranges
 from penstock.autodiff.page import Page
 from penstock.autodiff.tape import Entry
 from penstock.autodiff.versions import version_of
-from penstock.plan.schedule import Picks, Span
+from penstock.plan.schedule import Launch, Picks, Span
 from penstock.run.memory.holdings import Holding, Holdings
 from penstock.run.memory.parcels import storage_sizes
 from penstock.run.memory.policy import Policy, in_words
 from penstock.run.memory.store import IN_FLIGHT, Store
-from penstock.run.prepared import Prepared, PreparedLaunch
+from penstock.run.prepared import Prepared
 
 if TYPE_CHECKING:
     from penstock.autodiff.bounded.runs import Bounded
@@ -67,21 +67,20 @@ class Swapping:
 
     def take(self, run: Bounded, step: Prepared, page: Page) -> Holding:
         """Take over what a page has saved."""
-        assert isinstance(step, PreparedLaunch)
-        return self.take_page(page, self.lent(run), shared_operands(run, step))
+        return self.take_page(page, self.lent(run), shared_operands(run, page.launch))
 
     def take_page(
         self, page: Page, lent: frozenset[int], shared: Mapping[int, torch.Tensor]
     ) -> Holding:
         """The same, given where the memory of inputs begins, and of tensors that others share."""
         saved, page.saved = page.saved, []
-        made = self.pages[page] = self.holdings.hold(saved, lent, shared)
+        made = self.pages[page] = self.holdings.hold(saved, lent, shared, page.owner)
         return made
 
     def lent(self, run: Bounded) -> frozenset[int]:
         """Where the memory of inputs begins."""
         chunks = sum(len(arena.chunks) for arena in run.own_arenas)
-        if chunks != self._chunks:
+        if chunks and chunks != self._chunks:  # a run that is over has none, and its inputs stay
             self._chunks = chunks
             self._lent = frozenset(
                 arena.chunks[arena.starts.index(start)].untyped_storage().data_ptr()
@@ -89,6 +88,10 @@ class Swapping:
                 for start, _ in lent_ranges(arena)
             )
         return self._lent
+
+    def relieve(self, run: Bounded) -> int:
+        """An allocation has failed: let saved values leave; the bytes that did."""
+        return self.store.shrink()
 
     def cut(self, run: Bounded, entries: Sequence[Entry]) -> None:
         """Steps that failed later on are undone: these entries are no part of the tape."""
@@ -109,6 +112,10 @@ class Swapping:
     def enter(self, run: Bounded, page: Page) -> None:
         """A page is about to be used."""
         self.bring(page)
+
+    def enter_again(self, run: Bounded, page: Page) -> None:
+        """The same after an allocation has failed for it."""
+        self.enter(run, page)
 
     def bring(self, page: Page) -> None:
         """Give a page its values."""
@@ -161,14 +168,14 @@ def bytes_of(tensors: Sequence[torch.Tensor], lent: frozenset[int]) -> int:
     return sum(size for place, size in storage_sizes(tensors).items() if place not in lent)
 
 
-def shared_operands(run: Bounded, step: PreparedLaunch) -> dict[int, torch.Tensor]:
+def shared_operands(run: Bounded, launch: Launch) -> dict[int, torch.Tensor]:
     """Tensors that a launch has read as a whole, which others may read too."""
     if not any(arena.is_held for arena in run.own_arenas):
         return {}
-    made = {target.arena for target in step.launch.targets}
+    made = {target.arena for target in launch.targets}
     numbers = {
         operand.arena
-        for operand in step.launch.operands
+        for operand in launch.operands
         if isinstance(operand, Span | Picks) and operand.arena not in made
     }
     arenas = (run.arenas[number] for number in numbers)

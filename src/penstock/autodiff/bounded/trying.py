@@ -47,6 +47,17 @@ class Trials:
         least = sorted((*self._of(key, way), seconds))[:CALLS]
         self._found[key, way.name] = tuple(least)
 
+    def reason(self, key: Hashable, ways: Sequence[Way]) -> str:
+        """Why the first of these ways is taken, where that is not because of predictions alone."""
+        first = ways[0]
+        if first.is_kept and not first.saves_rows:
+            return ""
+        taken = [(way, 1e3 * self.seconds(key, way)) for way in ways if self._of(key, way)]
+        found = ", ".join(f"{way.name} {each:.3g} ms" for way, each in taken)
+        found = f" Calls took, forward and backward: {found}." if found else ""
+        is_tried = len(self._of(key, first)) < CALLS
+        return " It is being tried, as predictions may be wrong." * is_tried + found
+
     def seconds(self, key: Hashable, way: Way) -> float:
         """The least that a call has taken; 0 where nothing is known."""
         return min(self._of(key, way), default=0.0)
@@ -58,9 +69,9 @@ class Trials:
 class Again(Recomputing):
     """Segments run again, as earlier calls suggest."""
 
-    def __init__(self, policy: Policy, history: History, ways: list[Way]) -> None:
+    def __init__(self, policy: Policy, history: History, ways: list[Way], reason: str) -> None:
         super().__init__(policy)
-        self.history, self.ways = history, ways
+        self.history, self.ways, self.reason = history, ways, reason
 
     @property
     def saved_bytes(self) -> int:
@@ -69,4 +80,4 @@ class Again(Recomputing):
 
     def explain(self) -> str:
         """What was chosen, and why."""
-        return f"{super().explain()} {told(self.history, self.ways)}"
+        return f"{super().explain()} {told(self.history, self.ways)}{self.reason}"

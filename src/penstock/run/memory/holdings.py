@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from penstock.run.memory.parcels import Extensions, Parcel
+from penstock.run.memory.parcels import Extensions, Owner, Parcel, nobody
 from penstock.run.memory.store import Store
 
 
@@ -100,19 +100,20 @@ class Holdings:
         tensors: Sequence[torch.Tensor],
         lent: AbstractSet[int],
         shared: Mapping[int, torch.Tensor],
+        owner: Owner = nobody,
     ) -> Holding:
         """Put tensors into the store: all but those in memory that stays, given by where storages
-        begin; `shared` are tensors that others may share, by the same.
+        begin; `shared` are tensors that others may share, by the same. `owner` says whose they are.
         """
         made = Holding(len(tensors))
         lying = Extensions(tensors)
         places = lying.sizes.keys()
         is_own = 0 not in places and places.isdisjoint(lent) and places.isdisjoint(shared)
         if is_own and not lying.sparse and len({tensor.device for tensor in tensors}) == 1:
-            parcel = self.store.put(list(tensors), sum(lying.sizes.values()))
+            parcel = self.store.put(list(tensors), sum(lying.sizes.values()), owner)
             made.parts.append(Part(parcel, range(len(tensors))))
             return made
-        return self._hold_apart(made, tensors, lying.places, lent, shared)
+        return self._hold_apart(made, tensors, lying.places, lent, shared, owner)
 
     def _hold_apart(
         self,
@@ -121,6 +122,7 @@ class Holdings:
         places: Sequence[int],
         lent: AbstractSet[int],
         shared: Mapping[int, torch.Tensor],
+        owner: Owner,
     ) -> Holding:
         own: dict[torch.device, list[int]] = {}
         for position, (tensor, place) in enumerate(zip(tensors, places, strict=True)):
@@ -128,22 +130,22 @@ class Holdings:
                 made.lent[position] = tensor
             elif place in shared and shared[place].dtype == tensor.dtype:
                 whole = shared[place]
-                parcel = self._parcel_of(whole)
+                parcel = self._parcel_of(whole, owner)
                 made.parts.append(Part(parcel, (position,), _inside(tensor, whole)))
             else:
                 own.setdefault(tensor.device, []).append(position)
         for positions in own.values():
             chosen = [tensors[k] for k in positions]
             lying = Extensions(chosen)
-            parcel = self.store.put(lying.compact(chosen), sum(lying.sizes.values()))
+            parcel = self.store.put(lying.compact(chosen), sum(lying.sizes.values()), owner)
             made.parts.append(Part(parcel, positions))
         return made
 
-    def _parcel_of(self, tensor: torch.Tensor) -> Parcel:
+    def _parcel_of(self, tensor: torch.Tensor, owner: Owner) -> Parcel:
         parcel: Parcel | None = self._shared.get(tensor)  # type: ignore[no-untyped-call]
         if parcel is None or not self._uses[parcel]:
             size = tensor.untyped_storage().nbytes()
-            parcel = self._shared[tensor] = self.store.put([tensor], size)
+            parcel = self._shared[tensor] = self.store.put([tensor], size, owner)
         self._uses[parcel] += 1
         return parcel
 

@@ -9,9 +9,9 @@ copy of its bytes is elsewhere), or on its way back.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 
@@ -20,6 +20,15 @@ from penstock.run.memory.extents import rounded
 
 #: A storage travels whole, unless it is more than so many times what is wanted of it.
 SPARSE = 2
+
+
+#: Says whose values something holds.
+Owner: TypeAlias = Callable[[], str]
+
+
+def nobody() -> str:
+    """Nothing is said."""
+    return ""
 
 
 class Arriving(Protocol):
@@ -65,6 +74,8 @@ class Parcel:
     arriving: Arriving | None = None
     #: Of the bytes that were sent, where somebody asked for it.
     checksum: int | None = None
+    #: Whose values they are, for errors.
+    owner: Owner = nobody
 
     @property
     def is_here(self) -> bool:

@@ -26,6 +26,7 @@ from penstock.errors import SpillError, report
 from penstock.run.memory.extents import Extent, Extents, rounded
 from penstock.run.memory.parcels import Arriving, Away, joint_size, split
 from penstock.run.memory.policy import in_words
+from penstock.run.recording import building
 
 #: Pinned memory is asked for in pieces of this size, which stay for later calls.
 PIECE = 1 << 30
@@ -68,7 +69,8 @@ class Slab:
     def _grow(self, size: int) -> Region:
         count = max(PIECE, rounded(size))
         try:
-            piece = _pinned(count)
+            with building():
+                piece = _pinned(count)
         except RuntimeError as error:
             raise _no_room(error, count, sum(map(len, self.pieces))) from error
         self.pieces.append(piece)
@@ -255,6 +257,6 @@ def _no_room(error: RuntimeError, wanted: int, held: int) -> SpillError:
                 ("held already", in_words(held)),
                 ("torch says", str(error).splitlines()[0]),
             ],
-            todo='Give a larger budget on the device, or use ps.memory("recompute").',
+            todo="Free memory of the host, or let more of it be pinned (ulimit -l).",
         )
     )

@@ -10,9 +10,12 @@ writes them to the disk, and reads them from there, while others are computed.
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import torch
 
@@ -26,9 +29,15 @@ AT_ONCE = 1 << 20
 
 
 class SpillFile:
-    """A file that holds what does not fit in memory; opened when it is first needed."""
+    """A file that holds what does not fit in memory; opened when it is first needed.
 
-    def __init__(self) -> None:
+    Arguments:
+        alone: whether to do without a thread. Where memory has run out there may be none to start
+            one, and Python waits for ever for a thread that fails as it starts.
+    """
+
+    def __init__(self, *, alone: bool = False) -> None:
+        self._at_once = sys.maxsize if alone else AT_ONCE
         self._extents = Extents()
         self._file: _File | None = None
         self._worker: ThreadPoolExecutor | None = None
@@ -39,24 +48,31 @@ class SpillFile:
         """Start to write bytes."""
         sizes = [len(part) for part in parts]
         extent = self._take(joint_size(sizes))
-        file, worker = self._opened()
-        if extent.size <= AT_ONCE and not self._waiting:
-            return _Spilled(self, extent, sizes, _written_at_once(file, parts, extent.start))
-        written = self._noted(worker.submit(_write, file, parts, extent.start))
+        file = self._opened()
+        if extent.size <= self._at_once and not self._waiting:
+            written = _done_at_once(_write, file, parts, extent.start)
+        else:
+            written = self._told(_write, file, parts, extent.start)
         return _Spilled(self, extent, sizes, written)
 
     def read(self, extent: Extent, sizes: Sequence[int]) -> Arriving:
         """Start to read bytes."""
-        file, worker = self._opened()
-        if extent.size <= AT_ONCE:
+        file = self._opened()
+        if extent.size <= self._at_once:
             _announce(file, extent)
             return _ReadAtOnce(file, extent, sizes)
         values = torch.empty(joint_size(sizes), dtype=torch.uint8)
-        done = self._noted(worker.submit(_read, file, values, extent.start))
-        return _Read(split(values, sizes), done)
+        return _Read(split(values, sizes), self._told(_read, file, values, extent.start))
 
-    def _noted(self, job: Future[None]) -> Future[None]:
-        """Remember what the thread has yet to do, until it has."""
+    def _told(self, work: Callable[..., None], *arguments: Any) -> Future[None] | None:
+        """Tell the thread what to do, and remember it until it is done."""
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(1, thread_name_prefix="penstock-spill")
+        try:
+            job = self._worker.submit(work, *arguments)
+        except RuntimeError:  # the system has no more threads to give
+            self._worker = None  # which remembers the work, and would do it some day
+            return _done_at_once(work, *arguments)
         self._waiting.add(job)
         job.add_done_callback(self._waiting.discard)
         return job
@@ -64,6 +80,10 @@ class SpillFile:
     def give_back(self, extent: Extent) -> None:
         """Bytes of the file may be written over."""
         self._extents.give_back(extent)
+
+    def no_room(self, error: OSError, extent: Extent, size: int) -> SpillError:
+        """The error for so many bytes that could not be written to an extent."""
+        return _no_room(error, size, self._extents.used - extent.size)
 
     def _take(self, size: int) -> Extent:
         found = self._extents.take(size)
@@ -73,14 +93,13 @@ class SpillFile:
         assert found is not None
         return found
 
-    def _opened(self) -> tuple[_File, ThreadPoolExecutor]:
-        if self._file is None or self._worker is None:
+    def _opened(self) -> _File:
+        if self._file is None:
             try:
                 self._file = _new_file()
             except OSError as error:
-                raise _no_room(error, self._extents.end) from error
-            self._worker = ThreadPoolExecutor(1, thread_name_prefix="penstock-spill")
-        return self._file, self._worker
+                raise _no_room(error, self._extents.end, 0) from error
+        return self._file
 
 
 class _File:
@@ -114,7 +133,7 @@ class _Spilled:
             try:
                 self._written.result()
             except OSError as error:
-                raise _no_room(error, sum(self._sizes)) from error
+                raise self._file.no_room(error, self._extent, sum(self._sizes)) from error
             self._written = None
 
     def bring(self) -> Arriving:
@@ -129,15 +148,16 @@ class _Spilled:
 class _Read:
     """Bytes that are being read."""
 
-    def __init__(self, parts: list[torch.Tensor], done: Future[None]) -> None:
+    def __init__(self, parts: list[torch.Tensor], done: Future[None] | None) -> None:
         self._parts, self._done = parts, done
 
     def settle(self) -> list[torch.Tensor]:
         """Wait until the bytes are read."""
-        try:
-            self._done.result()
-        except OSError as error:
-            raise _not_read(error) from error
+        if self._done is not None:
+            try:
+                self._done.result()
+            except OSError as error:
+                raise _not_read(error) from error
         return self._parts
 
 
@@ -173,10 +193,10 @@ def _write(file: _File, parts: Sequence[torch.Tensor], start: int) -> None:
         start += rounded(len(part))
 
 
-def _written_at_once(file: _File, parts: Sequence[torch.Tensor], start: int) -> Future[None] | None:
-    """Write bytes; what tells of it where they could not be written."""
+def _done_at_once(work: Callable[..., None], *arguments: Any) -> Future[None] | None:
+    """Do what a thread would; what tells of it where it failed."""
     try:
-        _write(file, parts, start)
+        work(*arguments)
     except OSError as error:
         failed: Future[None] = Future()
         failed.set_exception(error)
@@ -197,25 +217,37 @@ def _not_read(error: OSError) -> SpillError:
     return SpillError(
         report(
             "Saved values could not be read back from disk.",
-            facts=[("folder", tempfile.gettempdir()), ("the system says", str(error))],
+            facts=[("folder", _folder()), ("the system says", str(error))],
             todo="Check the disk; the environment variable TMPDIR names another folder.",
         )
     )
 
 
-def _no_room(error: OSError, size: int) -> SpillError:
-    folder = tempfile.gettempdir()
+def _folder() -> str:
+    """Where the file is, and why there."""
+    named = os.environ.get("TMPDIR")
+    why = "which TMPDIR names" if named else "as TMPDIR is not set"
+    return f"{tempfile.gettempdir()}, {why}"
+
+
+def _free() -> str:
+    try:
+        return in_words(shutil.disk_usage(tempfile.gettempdir()).free)
+    except OSError as error:
+        return str(error)
+
+
+def _no_room(error: OSError, size: int, beside: int) -> SpillError:
     return SpillError(
         report(
             "Saved values could not be written to disk.",
             facts=[
                 ("wanted", in_words(size)),
-                ("folder", folder),
+                ("in the file beside it", in_words(beside)),
+                ("folder", _folder()),
+                ("free there", _free()),
                 ("the system says", error.strerror or str(error)),
             ],
-            todo=(
-                "Make room, name another folder in the environment variable TMPDIR, give a larger "
-                'budget, or use ps.memory("recompute").'
-            ),
+            todo="Make room there, or name another folder in the environment variable TMPDIR.",
         )
     )

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
-from penstock.run.memory.parcels import Backing, Parcel
+from penstock.errors import SpillError
+from penstock.run.memory.parcels import Backing, Owner, Parcel, nobody
 from penstock.run.memory.spill_file import SpillFile
 
 #: Bytes in memory where a policy sends everything away and names no budget: what copies need to
@@ -28,13 +30,24 @@ EARLY = 0.75
 CHECKS = bool(os.environ.get("PENSTOCK_CHECK_SWAPPED"))
 
 
-def new_backing(device: torch.device) -> Backing:
-    """Where the bytes of a device go."""
+def new_backing(device: torch.device, *, is_short: bool = False) -> Backing:
+    """Where the bytes of a device go; whether memory is short already."""
     if device.type == "cuda":
         from penstock.run.memory.pinned import PinnedMemory
 
         return PinnedMemory(device)
-    return SpillFile()
+    return SpillFile(alone=is_short)
+
+
+@contextmanager
+def _naming(each: Parcel) -> Iterator[None]:
+    """An error says whose values they are that cannot be written or read."""
+    try:
+        yield
+    except SpillError as error:
+        if owner := each.owner():
+            error.add_note(f"These are {owner}.")
+        raise
 
 
 class Store:
@@ -56,6 +69,8 @@ class Store:
         self.sent_bytes = self.sent = 0
         #: Bytes of values outside of the store that share its budget.
         self.beside = 0
+        #: Told the bytes taken so far, before launches first have to wait until a parcel is away.
+        self.before_waiting: Callable[[int], None] | None = None
         #: What else to do instead of sending a parcel; says whether it is done.
         self.instead: Callable[[Parcel], bool] | None = None
         #: Parcels that are here, in the order in which they leave.
@@ -71,15 +86,17 @@ class Store:
         #: The place of the next one to bring.
         self._next = -1
         self._backings: dict[torch.device, Backing] = {}
+        #: Whether an allocation has failed.
+        self._is_short = False
         self._count = 0
 
     # ---- forward ---------------------------------------------------------------------------------
 
-    def put(self, tensors: list[torch.Tensor], size: int) -> Parcel:
+    def put(self, tensors: list[torch.Tensor], size: int, owner: Owner = nobody) -> Parcel:
         """Take tensors on one device, which nobody else writes to; their storages have so many
         bytes.
         """
-        made = Parcel(size, tensors[0].device, tensors)
+        made = Parcel(size, tensors[0].device, tensors, owner=owner)
         self._count += 1
         self.taken += size
         self._add(made)
@@ -112,8 +129,11 @@ class Store:
 
     def shrink(self) -> int:
         """An allocation has failed: let half of all parcels leave; the bytes that did."""
-        before = self.bytes
+        before, self._is_short = self.bytes, True
         self.budget = before // 2
+        for each in self._expected:
+            if each not in self._in_use:
+                self._turn_back(each)
         self.make_room()
         return before - self.bytes
 
@@ -125,8 +145,9 @@ class Store:
 
     def _send(self, each: Parcel) -> None:
         if each.device not in self._backings:
-            self._backings[each.device] = new_backing(each.device)
-        each.send(self._backings[each.device], CHECKS)
+            self._backings[each.device] = new_backing(each.device, is_short=self._is_short)
+        with _naming(each):
+            each.send(self._backings[each.device], CHECKS)
         self._unsent.pop(each, None)
         self._copied += each.size
         self.sent, self.sent_bytes = self.sent + 1, self.sent_bytes + each.size
@@ -137,8 +158,12 @@ class Store:
             if self._has_gone(each):
                 return
             self._send(each)
+        if self.before_waiting is not None:
+            tell, self.before_waiting = self.before_waiting, None
+            tell(self.taken)
         assert each.away is not None
-        each.away.settle()
+        with _naming(each):
+            each.away.settle()
         each.tensors = []
         self._remove(each)
 
@@ -156,7 +181,8 @@ class Store:
         if not each.is_here:
             if each.arriving is None:
                 self._bring(each)
-            each.arrive()
+            with _naming(each):
+                each.arrive()
             self._here[each] = None
             self._copied += each.size
         self._next = min(self._next, self._places.get(each, len(self._expected)) - 1)

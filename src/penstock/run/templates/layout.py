@@ -44,6 +44,7 @@ class Layout:
         self._idle = np.concatenate([np.empty(0, np.int64), *idle])
         self._numbers = np.arange(max(ends, default=0))
         self.slots = torch.tensor(self._idle, device=device)
+        self._left_over = self.slots.clone()
         self._buffers = [_Buffer(self._idle, device) for _ in range(PENDING)]
         self._turn = 0
 
@@ -77,10 +78,18 @@ class Layout:
 
     def find(self, source: Span | Picks, device: torch.device, start: int = 0) -> torch.Tensor:
         """The slots of an operand or a target of one of the launches."""
-        assert isinstance(source, Picks)
         assert (start, device) == (0, self.device)
+        return self.piece(source, self.slots)
+
+    def piece(self, source: Span | Picks, values: torch.Tensor) -> torch.Tensor:
+        """What values, one for each slot, are for an operand or a target."""
+        assert isinstance(source, Picks)
         first, room = self._pieces[id(source.slots)]
-        return self.slots[first : first + room]
+        return values[first : first + room]
+
+    def are_taken(self) -> torch.Tensor:
+        """For each slot whether it is the plan's, and not left over."""
+        return self.slots.ne(self._left_over)
 
     def pour(self, stages: Sequence[int], launches: Sequence[Launch]) -> None:
         """Take the slots of a plan, each launch at its stage."""

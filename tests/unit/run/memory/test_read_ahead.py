@@ -84,3 +84,17 @@ def test_small_tensors_and_rows_with_gaps_come_by_themselves(uploads):
     assert torch.equal(ahead.fetch(x[:2, 1:3]), x[:2, 1:3])
     assert torch.equal(ahead.fetch(torch.ones(3)), torch.ones(3))
     assert not uploads
+
+
+def test_rows_of_two_types_and_sizes_share_a_piece(uploads):
+    """What lies in a piece is found there, whatever was read of it before."""
+    x = torch.arange(ROWS * WIDTH, dtype=torch.float32).view(ROWS, WIDTH)
+    bits = x.view(torch.int32)
+    with simulated_streams(0) as streams:
+        ahead = ReadAhead(CPU)
+        found = [ahead.fetch(x[1]), ahead.fetch(bits[2]), ahead.fetch(x[3, 2:5]), ahead.fetch(x[0])]
+        streams.finish()
+        expected = [x[1], bits[2], x[3, 2:5], x[0]]
+        assert all(map(torch.equal, found, expected))
+        ahead.close()
+    assert uploads == [0, 4]

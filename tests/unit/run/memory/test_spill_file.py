@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import re
+import tempfile
 import threading
 import time
 
@@ -84,15 +86,25 @@ def failing(number):
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EIO])
 def test_a_full_disk_is_an_error_that_says_what_to_do(number, monkeypatch):
     file = SpillFile()
+    file.send(random_bytes(2048)).settle()
     monkeypatch.setattr(os, "pwrite", failing(number))
+    monkeypatch.delenv("TMPDIR", raising=False)
     away = file.send(random_bytes(3000))
     with pytest.raises(SpillError) as found:
         away.settle()
     text = str(found.value)
     assert "could not be written to disk" in text
-    assert "TMPDIR" in text
-    assert "2.93 KiB" in text
-    assert os.strerror(number) in text
+    facts = dict(re.findall(r"^  (\S.*?)  +(.+)$", text, re.MULTILINE))
+    assert facts.pop("free there")[-1] == "B"
+    assert facts == {
+        "wanted": "2.93 KiB",
+        "in the file beside it": "2 KiB",
+        "folder": f"{tempfile.gettempdir()}, as TMPDIR is not set",
+        "the system says": os.strerror(number),
+    }
+    assert text.endswith(
+        "Make room there, or name another folder in the environment variable TMPDIR."
+    )
     assert isinstance(found.value, OSError)
     assert isinstance(found.value, PenstockError)
 
@@ -109,7 +121,8 @@ def test_bytes_that_cannot_be_read_are_an_error(monkeypatch):
     away = file.send(random_bytes(3000))
     away.settle()
     monkeypatch.setattr(os, "preadv", lambda *arguments: 0)
-    with pytest.raises(SpillError, match="could not be read back"):
+    monkeypatch.setenv("TMPDIR", tempfile.gettempdir())
+    with pytest.raises(SpillError, match=r"could not be read back.*\n.*, which TMPDIR names"):
         away.bring().settle()
 
 
@@ -152,3 +165,22 @@ def test_neither_thread_nor_file_is_left():
     del file, away
     gc.collect()
     assert wait_until(lambda: not spill_threads() and open_files() == before)
+
+
+@pytest.mark.usefixtures("_by_a_thread")
+def test_where_no_thread_can_be_started_bytes_are_written_at_once(monkeypatch):
+
+    def fail(self):
+        raise RuntimeError("can't start new thread")
+
+    file, parts = SpillFile(), random_bytes(1000, 70_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        away = file.send(parts)
+        away.settle()
+        assert all(map(torch.equal, away.bring().settle(), parts))
+        away.free()
+    others = random_bytes(1000, 70_000)
+    away = file.send(others)  # by a thread, which knows nothing of what was written before
+    away.settle()
+    assert all(map(torch.equal, away.bring().settle(), others))

@@ -52,7 +52,7 @@ class FakeArriving:
 @pytest.fixture
 def backing(monkeypatch) -> Iterator[Fake]:
     made = Fake()
-    monkeypatch.setattr(store_module, "new_backing", lambda device: made)
+    monkeypatch.setattr(store_module, "new_backing", lambda device, **_: made)
     return made
 
 
@@ -79,6 +79,14 @@ def test_the_oldest_leave_first_and_are_sent_before_they_must(backing):
     assert [parcel.is_here for parcel in parcels] == [False, True, True, True, True]
     assert store.bytes == 400
     assert store.peak == 500
+
+
+def test_it_is_told_once_before_launches_wait(backing):
+    store = Store(250)
+    store.before_waiting = lambda taken: backing.log.append(f"wait after {taken}")
+    for number in range(4):
+        put(store, number)
+    assert backing.log == ["send 0", "send 1", "wait after 300", "settle 0", "send 2", "settle 1"]
 
 
 def test_the_next_ones_come_before_they_are_wanted_in_reverse_order(backing):
