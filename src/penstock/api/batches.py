@@ -112,6 +112,8 @@ def _batch(bound: _Bound) -> Batch:
         for entry, path in zip(entries, layout.paths, strict=True):
             if type(entry) is Spread:
                 leaves.extend(spread_columns(entry, path)[0])
+            elif type(entry) is Collected:
+                leaves.extend(entry.leaves)
             else:
                 leaves.append(bound.take(entry, path))
         return bound.batch(layout.structure, leaves)
@@ -136,6 +138,10 @@ def _likeness(args: Any, kwargs: Any, names: Sequence[str]) -> Hashable | None:
                 if kind not in _LEAVES and fields_of_tensors(entry.values[:1]) is None:
                     return None
             kinds.append(kind if kind not in _LEAVES else torch.Tensor)
+        elif kind is Collected:
+            if entry.kind is None:
+                return None
+            kinds.append(entry.kind)
         elif kind in _LEAVES:
             kinds.append(torch.Tensor)
         else:

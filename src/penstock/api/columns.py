@@ -73,6 +73,18 @@ class Collected:
         _, structure = flatten(first)
         return Collected(leaves, unflatten(structure, range(structure.num_leaves)))
 
+    @property
+    def kind(self) -> type | None:
+        """The type of its values, where that tells their structure: tensors, numbers, or a
+        dataclass of such.
+        """
+        cls = type(self.example)
+        if cls is int:
+            return torch.Tensor
+        finders = _finders(cls)  # type: ignore[arg-type]
+        is_flat = finders and all(type(find(self.example)) is int for find in finders)
+        return cls if is_flat else None
+
     def values(self, count: int) -> list[Any]:
         """The values as the user gave them, one per instance."""
         _, structure = flatten(self.example)

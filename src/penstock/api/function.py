@@ -38,6 +38,7 @@ from penstock.capture.leaves import as_values
 from penstock.capture.signatures import Callee
 from penstock.capture.static import Static
 from penstock.ir.program import Program
+from penstock.plan.schedule import Schedule
 from penstock.run.recording import profiling
 from penstock.run.seeds import Seed
 from penstock.run.shipped import shipped_plans
@@ -198,8 +199,11 @@ class Function:
         return self._runs.form_of(self._entry(args, kwargs)).graph
 
     def schedule(self, *columns: Any, **shared: Any) -> Any:
-        """What a map over these columns launches, in order."""
-        batch = self._bind_columns(columns, shared, common_count(columns))
+        """What a map over these columns launches, in order: nothing for no instances."""
+        count = common_count(columns)
+        if not count:
+            return Schedule()
+        batch = self._bind_columns(columns, shared, count)
         return self._runs.schedule(batch)
 
     def save_html(self, path: str | PathLike[str], *args: Any, **kwargs: Any) -> None:

@@ -7,7 +7,8 @@ is returned to users, is not decided here.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from penstock.autodiff.function import asks_for_gradients, run_with_gradients
 from penstock.capture.lazy.scope import Scope
 from penstock.capture.signatures import Callee
 from penstock.distributed.call import is_spread, run_placed
-from penstock.errors import PenstockError
+from penstock.errors import ArgumentError, report
 from penstock.run.memory.policy import default_policy
 from penstock.run.recording import note_split
 from penstock.run.seeds import Seed
@@ -76,10 +77,27 @@ class Runs:
 
     def schedule(self, batch: Batch) -> Any:
         """What a run would launch, in order."""
-        entry = self.entry_for(batch)
+        entry = self._entry_for_all(batch)
         values = [column.values for column in batch.inputs]
         captures = _captures(entry, batch)
         return self.form_of(entry).schedule(values, captures, batch.count, batch.numbers)
+
+    def _entry_for_all(self, batch: Batch) -> Entry:
+        """The program for all instances together; an error is one of the first that fails, with the
+        sizes that it has.
+        """
+        guards = self._guards()
+        if not self._traces.pinned(batch, guards):
+            try:
+                return self._find(batch, guards)
+            except Exception:
+                if not self._traces.pin(batch, guards):
+                    raise
+        groups = split_instances(batch, lambda number, shape: shape)
+        with self._unpinned_on_error(batch, guards):
+            for _, group in groups:
+                self._find(group, guards)
+        raise _not_one_schedule(self._callee.name, len(groups))
 
     def rows_or_errors(self, batch: Batch, seed: Seed) -> list[Any]:
         """The outputs of all instances; those that fail are found by halving."""
@@ -109,16 +127,28 @@ class Runs:
 
     def _run_part(self, part: Batch, guards: dict[str, Any], seed: Seed) -> Rows:
         """Run instances that differ in leading sizes only: together, else those of each size."""
-        pinned = self._traces.pinned(part, guards)
-        if not pinned:
-            try:
-                entry = self._find(part, guards)
-            except (PenstockError, RuntimeError):
-                pinned = self._traces.pin(part, guards)
-                if not pinned:
-                    raise
-            else:
-                return self._run(entry, part, seed)
+        if self._traces.pinned(part, guards):
+            return self._run_by_size(part, guards, seed)
+        try:
+            entry = self._find(part, guards)
+        except Exception:  # of whatever kind: it may be about sizes that stand for all
+            if not self._traces.pin(part, guards):
+                raise
+        else:
+            return self._run(entry, part, seed)
+        with self._unpinned_on_error(part, guards):
+            return self._run_by_size(part, guards, seed)
+
+    @contextmanager
+    def _unpinned_on_error(self, part: Batch, guards: dict[str, Any]) -> Iterator[None]:
+        """Instances that fail by themselves as well do not tell that sizes must be known."""
+        try:
+            yield
+        except Exception:
+            self._traces.unpin(part, guards)
+            raise
+
+    def _run_by_size(self, part: Batch, guards: dict[str, Any], seed: Seed) -> Rows:
         results: list[Any] = [None] * part.count
         groups = split_instances(part, lambda number, shape: shape)
         reason = "their sizes differ, and the function cannot be traced for all sizes at once"
@@ -206,3 +236,13 @@ def _captures(entry: Entry, batch: Batch) -> list[torch.Tensor]:
 def _fixed_sizes(number: int, shape: tuple[int, ...]) -> Hashable:
     """What instances of one program must agree on: all but the leading size."""
     return len(shape), shape[1:]
+
+
+def _not_one_schedule(name: str, sizes: int) -> ArgumentError:
+    return ArgumentError(
+        report(
+            f"{name}.schedule: the function cannot be traced for all sizes at once.",
+            facts=[("sizes of instances", f"{sizes} different"), ("schedules", "one for each")],
+            todo="Give instances of one size; map runs those of each size by themselves.",
+        )
+    )

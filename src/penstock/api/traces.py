@@ -20,7 +20,6 @@ from penstock.capture.restarts import leading
 from penstock.capture.signatures import Callee
 from penstock.capture.trace import InputLeaf, SharedLeaf, TracedProgram, TraceRequest, trace
 from penstock.capture.traced_tensor import Origins
-from penstock.errors import PenstockError
 from penstock.run.recording import count_trace
 
 #: Programs kept per function.
@@ -98,6 +97,10 @@ class Traces:
         memory.dynamic -= memory.pinned
         return differing_dimensions(batch)
 
+    def unpin(self, batch: Batch, guards: dict[str, Hashable]) -> None:
+        """Try again, the next time: the instances fail by themselves as well."""
+        self._memory(self._facts.of(batch, guards)).pinned -= differing_dimensions(batch)
+
     def pinned(self, batch: Batch, guards: dict[str, Hashable]) -> Origins:
         """Dimensions in which the instances differ, but which cannot be dynamic."""
         differing = differing_dimensions(batch)
@@ -127,17 +130,18 @@ class Traces:
         hoped = leading(memory.dynamic | self._resized(facts, shapes)) - memory.pinned - needed
         leaves, numbers = _leaves(batch), numbered(groups)
 
-        def attempt(dynamic: Origins) -> TracedProgram:
-            pinned = memory.pinned
+        def attempt(dynamic: Origins, pinned: Origins) -> TracedProgram:
             return trace(TraceRequest(callee, batch.structure, leaves, dynamic, pinned, numbers))
 
+        fails = False
         try:
-            traced = attempt(needed | hoped)
-        except (PenstockError, RuntimeError):
+            traced = attempt(needed | hoped, memory.pinned)
+        except Exception:  # of whatever kind: it may be about sizes that stand for all
             if not hoped:
                 raise
-            memory.pinned |= hoped
-            traced = attempt(needed)
+            fails = True
+        if fails:  # not in the clause above: the error would show sizes that nobody has given
+            traced = attempt(needed, memory.pinned | hoped)
         memory.dynamic, memory.pinned, memory.groups = traced.dynamic, traced.pinned, groups
         entry = Entry(traced, facts, shapes, equal_places(traced))
         self._retraces.note(callee, entry, batch, self._entries)

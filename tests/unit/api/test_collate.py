@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import pickle
+from copy import deepcopy
 from dataclasses import dataclass
 from unittest.mock import patch
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 import penstock as ps
+from penstock.api import collate
 from penstock.errors import ArgumentError
 from penstock.plan.limits import limits
 from penstock.plan.machine import Machine
@@ -230,3 +233,56 @@ def test_the_plan_is_small_and_flat():
     (plan,) = function.collate(examples()).plans
     assert plan.integers.dtype == "int32"
     assert len(plan.shape) < 4000
+
+
+def without_tensors(batch):
+    """The batch after it has travelled in a form in which no tensor may."""
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, item):
+            assert not isinstance(item, torch.Tensor)
+
+    file = io.BytesIO()
+    Pickler(file).dump(batch)
+    return pickle.loads(file.getvalue())
+
+
+def test_small_tensors_travel_as_bytes_and_are_as_they_were():
+    @ps.function
+    def f(x, mask, z, half, nothing):
+        return x.sum() + mask.sum() + z.real.sum() + half.float().sum() + nothing.sum()
+
+    rows = [
+        (
+            torch.randn(n, 2).t()[1],
+            torch.tensor([True, False]),
+            torch.randn(2, dtype=torch.complex64).conj(),
+            torch.randn(3, dtype=torch.bfloat16),
+            torch.empty(0),
+        )
+        for n in (3, 1, 4)
+    ]
+    batch = f.collate(rows)
+    found = without_tensors(batch)
+    torch.testing.assert_close(found.values(), batch.values(), rtol=0, atol=0)
+    assert found.values()[2][0].dtype == torch.complex64
+    torch.testing.assert_close(f.map(found), f.map(*columns_of(rows)))
+    found.values()[0][0].add_(1)  # memory of its own, that may be written to
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool, torch.complex64])
+def test_a_deep_copy_is_a_batch_of_its_own_even_of_empty_tensors(dtype):
+    f = ps.function(lambda x, y: (x.clone(), y.clone()))
+    rows = [(torch.zeros(0, 2).to(dtype), torch.ones(3).to(dtype)) for _ in range(2)]
+    batch = f.collate(rows)
+    copy = deepcopy(batch)
+    batch.values()[1][0].zero_()
+    torch.testing.assert_close(f.map(copy), f.map(*columns_of(rows)))
+
+
+def test_large_tensors_share_memory_between_processes(monkeypatch):
+    monkeypatch.setattr(collate, "SMALL", 20)
+    batch = ps.function(lambda x: x * 2).collate([torch.randn(n) for n in (3, 5)])
+    with pytest.raises(AssertionError):
+        without_tensors(batch)
+    assert [x.shape for x in pickle.loads(pickle.dumps(batch)).values()[0]] == [(3,), (5,)]

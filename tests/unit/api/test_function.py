@@ -448,3 +448,10 @@ def test_errors_can_be_returned_in_a_list_only() -> None:
     assert isinstance(second, IndexError)
     with pytest.raises(ArgumentError, match="exceptions can be returned in a list only"):
         map_instances(read, *columns, on_error="return", out="stack")
+
+
+def test_no_instances_launch_nothing() -> None:
+    double = function(lambda x, y: x * 2 + y)
+    found = double.schedule([], torch.empty(0, 3))
+    assert (found.launches, str(found)) == ([], "schedule: 0 launches, 0 arenas")
+    assert found.digest() == double.schedule([], []).digest()
