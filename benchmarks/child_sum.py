@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.baselines.child_sum import ChildSumTreeLSTM
-from benchmarks.baselines.compiled import compiled_twin, compiler_fault
+from benchmarks.baselines.compiled import add_compiled_option, twin_if_wanted
 from benchmarks.baselines.products import Products
 from benchmarks.baselines.training import Forward
 from benchmarks.corpora import PairCorpus, sick
@@ -86,9 +86,8 @@ def measure_hidden(
 ) -> Iterator[Comparison]:
     """All batches and modes of one model, compiled once."""
     model = pair_model(corpus, hidden, options)
-    fault = compiler_fault() if options.compiled else "--no-compiled"
-    twin = compiled_twin(model.encoder, "level_forward") if fault is None else None
-    missing = {} if fault is None else {COMPILED: fault}
+    twin, fault = twin_if_wanted(options, model.encoder, "level_forward")
+    missing = {COMPILED: fault} if fault else {}
     for batch in options.batches:
         subject = PairSubject(model, corpus.pairs[:batch])
         for mode in options.modes:
@@ -101,12 +100,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hidden", type=int, nargs="+", default=[150, 256])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 10, 25, 64, 256])
     add_pair_options(parser)
-    parser.add_argument(
-        "--compiled",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="also by level with a compiled cell",
-    )
+    add_compiled_option(parser)
     add_peer_option(parser)
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf
 from statistics import median
 from typing import Any, Protocol, runtime_checkable
 
@@ -24,6 +25,9 @@ from benchmarks.agreement import check_agreement
 from benchmarks.figures import Figures, Spread, rounded
 
 Candidate = Callable[[], Any]
+
+#: Calls before the rounds, and the seconds after which there are no more of them.
+WARM_CALLS, MOST_WARMING = 8, 3.0
 
 #: Told what is done now, and how many rounds are over.
 Show = Callable[[str, int], None]
@@ -234,10 +238,16 @@ def wait_for_devices() -> None:
 
 
 def _repeats(call: Candidate, least_seconds: float) -> int:
-    # A first call may have to build something; one as long as this tells enough all the same.
-    if _seconds_per_call(call, 1) > 20 * least_seconds:
-        return 1
-    return max(1, round(least_seconds / _seconds_per_call(call, 1)))
+    """How often a call is made in a round. The first ones may have to build something: the fastest
+    of a few tells.
+    """
+    fastest, spent = inf, 0.0
+    for _ in range(WARM_CALLS):
+        taken = _seconds_per_call(call, 1)
+        fastest, spent = min(fastest, taken), spent + taken
+        if spent > MOST_WARMING:
+            break
+    return max(1, round(least_seconds / fastest))
 
 
 def _rotated(names: list[str], by: int) -> list[str]:

@@ -76,16 +76,26 @@ def watched(look: Callable[[Occupancy], None]) -> Iterator[None]:
 def planning_anew() -> Iterator[None]:
     """Calls of programs made inside do not find the plans of earlier ones, nor replace them; where
     the native planner has been compiled, it plans them, and as no plan comes again, none is kept:
-    all as in a process that has run for a while.
+    all as in a process that has run for a while. What does so is set by hand: mock would take a
+    thirtieth of the smallest calls.
     """
-    mode = "always" if _is_compiled() else "auto"
-    with (
-        patch.object(BoundedPlans, "find", lambda plans, key: None),
-        patch.object(BoundedPlans, "keep", lambda plans, key, plan, size=None: None),
-        patch.object(KeptPlans, "is_worth_keeping", lambda plans, key: False),
-        planning(mode),
-    ):
-        yield
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in _FORGETFUL]
+    for owner, name, function in _FORGETFUL:
+        setattr(owner, name, function)
+    try:
+        with planning("always" if _is_compiled() else "auto"):
+            yield
+    finally:
+        for owner, name, function in before:
+            setattr(owner, name, function)
+
+
+#: Where no plan is found or kept, the methods that are others.
+_FORGETFUL: tuple[tuple[type, str, Callable[..., object]], ...] = (
+    (BoundedPlans, "find", lambda plans, key: None),
+    (BoundedPlans, "keep", lambda plans, key, plan, size=None: None),
+    (KeptPlans, "is_worth_keeping", lambda plans, key: False),
+)
 
 
 def _is_compiled() -> bool:

@@ -2,9 +2,10 @@
 
 Hidden and inputs 256, 64 sequences, the state after each one's last step. The program is written
 for one sequence, through `ps.scan` and as a plain `while`. Beside it: the loop by hand whose batch
-shrinks as sequences end, the loop that pads all to the longest under a mask, torch.nn.LSTM on
-packed sequences, and one sequence after the other. Sorting, packing and padding are inside the
-timed part, and so is planning unless the plan is known. Training is forward, backward and SGD.
+shrinks as sequences end, also with a compiled step, the loop that pads all to the longest under a
+mask, torch.nn.LSTM on packed sequences, and one sequence after the other. Sorting, packing and
+padding are inside the timed part, and so is planning unless the plan is known. Training is forward,
+backward and SGD.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.baselines import lstm
+from benchmarks.baselines.compiled import add_compiled_option, twin_if_wanted
 from benchmarks.baselines.products import Products
 from benchmarks.baselines.training import Forward, training_step
 from benchmarks.floor import ProductFloor
@@ -27,6 +29,7 @@ from benchmarks.programs.lstm import looping_lstm, scanned_lstm
 from benchmarks.script import run_script
 
 REFERENCE = "shrinking batch by hand"
+COMPILED = "shrinking batch, compiled cell"
 LIBRARY = "nn.LSTM, packed"
 
 
@@ -41,10 +44,12 @@ class Subject:
         self.sequences = [sequence.to(options.device) for sequence in drawn]
         self.weights = torch.randn(hidden, device=options.device)
         self.library = lstm.LibraryLSTM(self.model)
+        self.twin, fault = twin_if_wanted(options, self.model, "step", device=options.device)
+        self.missing = {COMPILED: fault} if fault else {}
 
     def forwards(self) -> dict[str, Forward]:
         """Every way to the last states."""
-        model, sequences = self.model, self.sequences
+        model, sequences, twin = self.model, self.sequences, self.twin
         scan, loop = scanned_lstm(model), looping_lstm(model)
 
         def scanned() -> Tensor:
@@ -53,7 +58,7 @@ class Subject:
         def looped() -> Tensor:
             return loop.map(sequences, out="stack")  # type: ignore[no-any-return]
 
-        return {
+        found: dict[str, Forward] = {
             "penstock, scan": planned_anew(scanned),
             "penstock, while": planned_anew(looped),
             "penstock, scan, known plan": scanned,
@@ -63,6 +68,9 @@ class Subject:
             LIBRARY: lambda: self.library.packed(sequences),
             "per sample": lambda: lstm.per_sample(model, sequences),
         }
+        if twin is not None:
+            found[COMPILED] = lambda: lstm.shrinking(twin, sequences)
+        return found
 
     def training_steps(self) -> dict[str, Callable[[], Any]]:
         """One step of training each."""
@@ -94,6 +102,7 @@ def measure_mode(subject: Subject, training: bool, options: argparse.Namespace) 
         rounds=options.rounds,
         tolerance=1e-4 if on_cpu else 2e-2,
         notes={"structure": "timed: sorting, packing, padding; planning unless the plan is known"},
+        missing=subject.missing,
     )
 
 
@@ -116,6 +125,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--lengths", type=int, nargs=2, default=[5, 100])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    add_compiled_option(parser)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -5,10 +5,10 @@ budget for saved values; beside them the loop in eager PyTorch, the same with it
 the host (`save_on_cpu`), and the same checkpointed in segments of the square root of its length. On
 a GPU torch's allocator is capped at what `--cap` says: who needs more runs out of memory; each
 candidate has a process of its own there. Inputs of more than half of the cap stay on the host, and
-each step moves its own to the device. On a CPU values are swapped to a file. `--full-sizes` takes
-512 units at batch 512, of which keeping fills the cap past about 500 iterations; copies are the
-limit there. Where they are to hide, the body must be heavy: products grow with the square of the
-units, saved values do not. `--heavy` takes 4,096 units.
+each step moves its own to the device. `save_on_cpu` keeps a copy of every operand, weights too, in
+pinned memory, so that it is left out where these would be more than `--host-cap`. On a CPU values
+are swapped to a file. `--full-sizes` takes 512 units at batch 512, of which keeping fills the cap
+past about 500 iterations; copies are the limit there. `swap_heavy` shows where they hide.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from statistics import median
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import save_on_cpu
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.agreement import check_agreement
@@ -45,7 +45,7 @@ from penstock.run.memory.policy import bytes_of
 
 #: Calls before any is timed: what is kept whole has become a CUDA graph after so many, and `auto`
 #: knows by then what calls save.
-CALLS = {"penstock, keep": 10, "penstock, auto": 5}
+CALLS = {"penstock, keep": 10, "penstock, auto": 3}
 
 #: Iterations that are run before anything is timed: loops run in windows by then.
 WARM = 6000
@@ -65,6 +65,19 @@ def saved_on_the_host(model: lstm.LSTM, steps: Tensor) -> Tensor:
         return lstm.unrolled(model, steps)
 
 
+def bytes_on_the_host(model: lstm.LSTM, steps: Tensor) -> int:
+    """Bytes that the eager loop leaves there."""
+    sizes: list[int] = []
+
+    def count(values: Tensor) -> Tensor:
+        sizes.append(values.nbytes)
+        return values
+
+    with saved_tensors_hooks(count, lambda values: values):
+        lstm.unrolled(model, steps)
+    return sum(sizes)
+
+
 def checkpointed(model: lstm.LSTM, steps: Tensor) -> Tensor:
     """The eager loop in segments that run again in backward."""
 
@@ -80,9 +93,10 @@ def checkpointed(model: lstm.LSTM, steps: Tensor) -> Tensor:
     return state[0]
 
 
+ON_THE_HOST = "eager loop, save_on_cpu"
 BASELINES = {
     "eager loop": lstm.unrolled,
-    "eager loop, save_on_cpu": saved_on_the_host,
+    ON_THE_HOST: saved_on_the_host,
     "eager loop, checkpointed": checkpointed,
 }
 CANDIDATES = (*(f"penstock, {policy}" for policy in POLICIES), *BASELINES)
@@ -134,6 +148,8 @@ class Candidate:
         """Train on sequences of a length, which may not even fit beside what earlier ones left."""
         calls = CALLS.get(self.name, 1 if self.name in BASELINES else 2)
         known: list[tuple[lstm.LSTM, Tensor]] = []
+        if not self.has_room(length):
+            return None
 
         def step() -> tuple[Tensor, ...]:
             if not known:
@@ -142,6 +158,13 @@ class Candidate:
 
         return try_alone(step, self.options.device, calls, self.options.rounds)
 
+    def has_room(self, length: int) -> bool:
+        """Whether the host has memory for what this candidate leaves there."""
+        if self.name != ON_THE_HOST:
+            return True
+        one = bytes_on_the_host(*self.inputs(1))
+        return length * one <= int(self.options.host_cap)
+
     def warm_up(self) -> None:
         """Train on short sequences as long as it takes until loops run as in the middle."""
         if self.options.device == "cuda" and self.name not in BASELINES:
@@ -149,7 +172,7 @@ class Candidate:
             near = self.inputs(length)[1]
             for model in {self.model_for(length) for length in self.options.lengths}:
                 steps = near if model is self.near else near.cpu().pin_memory()
-                for _ in range(-(-WARM // length)):
+                for _ in range(-(-self.options.warm // length)):
                     self.step(model, steps)
 
 
@@ -157,15 +180,16 @@ def try_lengths(name: str, options: argparse.Namespace) -> dict[int, Trial | Non
     """One candidate for all lengths, alone in a process."""
     torch.set_num_threads(options.threads)
     if options.device == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = True
+        torch.backends.cuda.matmul.allow_tf32 = options.tf32
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, options.cap / total))
     candidate = Candidate(name, options)
     candidate.warm_up()
-    trials = {}
-    for length in options.lengths:
+    trials: dict[int, Trial | None] = {}
+    for length in sorted(options.lengths):
         make_room()
-        trials[length] = candidate.try_length(length)
+        is_lost = None in trials.values()  # longer ones take more
+        trials[length] = None if is_lost else candidate.try_length(length)
     return trials
 
 
@@ -185,7 +209,8 @@ def try_all(options: argparse.Namespace) -> dict[int, dict[str, Trial | None]]:
 
 def in_process(call: Callable[[], dict[int, Trial | None]]) -> dict[int, Trial | None]:
     """What a call gives that another process makes."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["benchmarks.policies"])  # which does not touch the device
     with ProcessPoolExecutor(1, mp_context=context) as process:
         return process.submit(call).result()
 
@@ -242,10 +267,11 @@ def measure(options: argparse.Namespace) -> Iterator[Figures]:
     if options.full_sizes:
         options.hidden = options.batch = options.inputs = 512
         options.budget, options.cap = 2 << 30, 11 << 29
-    if options.heavy:
-        options.hidden = options.inputs = 4096
-        options.batch, options.lengths = 512, [64]
-        options.budget, options.cap = 1 << 30, 32 << 30
+    yield from measure_lengths(options)
+
+
+def measure_lengths(options: argparse.Namespace) -> Iterator[Figures]:
+    """Milliseconds, memory, and what bounds both."""
     trials = try_all(options)
     title = f"LSTM training, hidden {options.hidden}, batch {options.batch}"
 
@@ -259,18 +285,25 @@ def measure(options: argparse.Namespace) -> Iterator[Figures]:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The sizes."""
-    parser.set_defaults(rounds=3)
-    parser.add_argument("--candidates", nargs="+", choices=CANDIDATES, default=CANDIDATES)
+    add_common_options(parser)
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--inputs", type=int, default=32)
     parser.add_argument("--lengths", type=int, nargs="+", default=[50, 100, 200, 400])
     parser.add_argument("--budget", type=bytes_of, default="4MiB", help="for saved values")
-    parser.add_argument("--cap", type=bytes_of, default="8GiB", help="for all memory of a GPU")
     parser.add_argument(
         "--full-sizes", action="store_true", help="512 units, batch 512, 2 GiB of 5.5 GiB"
     )
-    parser.add_argument("--heavy", action="store_true", help="4,096 units, batch 512, 1 GiB")
+
+
+def add_common_options(parser: argparse.ArgumentParser) -> None:
+    """Those that say what runs, and where."""
+    parser.set_defaults(rounds=3, warm=WARM, tf32=True)
+    parser.add_argument("--candidates", nargs="+", choices=CANDIDATES, default=CANDIDATES)
+    parser.add_argument("--cap", type=bytes_of, default="8GiB", help="for all memory of a GPU")
+    parser.add_argument(
+        "--host-cap", type=bytes_of, default="64GiB", help="for copies of `save_on_cpu`"
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
 
 

@@ -7,16 +7,20 @@ exceptions say so in their names: a known plan, a ready schedule.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import cycle
+from functools import cache
+from itertools import count, cycle
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from benchmarks.baselines import tree_lstm
 from benchmarks.baselines.arena import ArenaSchedule
-from benchmarks.baselines.compiled import compiled_twin, compiler_fault
+from benchmarks.baselines.compiled import add_compiled_option, twin_if_wanted
 from benchmarks.baselines.levels import forest_arrays, levels_of, needed_levels_of
 from benchmarks.baselines.products import Layer
 from benchmarks.baselines.training import Forward
@@ -28,10 +32,14 @@ REFERENCE = "by level, needed (b+)"
 KNOWN = "penstock, known plan"
 COMPILED = "by level, needed, compiled (c+)"
 LOADED = "penstock, collated by a loader"
+LOADING = "penstock, a loader at work"
 LEVELS_LOADED = "by level, needed, levels from a loader"
 
 #: Orders of a batch that come one after the other where structure is to be fresh.
 TURNS = 8
+
+#: Processes of a loader, where there are cores for them, and batches that each has ready.
+WORKERS, READY = min(8, os.cpu_count() or 1), 2
 
 NOTES = {
     "structure": "timed for every candidate but `known plan`, whose trees were seen before",
@@ -48,6 +56,20 @@ def in_turn(call: Callable[..., Tensor], batches: Sequence[object]) -> Forward:
         return call(batches[number], out="stack").roll(number, 0)
 
     return run
+
+
+class Turns(IterableDataset[Any]):
+    """Batches without end, prepared by workers that take turns."""
+
+    def __init__(self, batches: Sequence[object], prepare: Callable[[Any], object]) -> None:
+        self.batches, self.prepare = batches, prepare
+
+    def __iter__(self) -> Iterator[object]:
+        """What one of the workers prepares."""
+        worker = get_worker_info()
+        assert worker is not None
+        for number in count(worker.id, worker.num_workers):
+            yield self.prepare(self.batches[number % len(self.batches)])
 
 
 class TreeSubject:
@@ -85,9 +107,10 @@ class TreeSubject:
 
     def _by_hand(self) -> dict[str, Forward]:
         model, trees, twin = self.model, self.trees, self.twin
-        nodes = [tree.to_nodes() for tree in trees]
+        # Made where they are wanted: the collector of garbage would look at them in all candidates.
+        nodes = cache(lambda: [tree.to_nodes() for tree in trees])
         found: dict[str, Forward] = {
-            "per sample (a)": lambda: tree_lstm.per_sample(model, nodes),
+            "per sample (a)": lambda: tree_lstm.per_sample(model, nodes()),
             "by level (b)": lambda: tree_lstm.by_level(model, levels_of(trees)),
             REFERENCE: lambda: tree_lstm.by_level_needed(model, needed_levels_of(trees)),
         }
@@ -104,6 +127,19 @@ class TreeSubject:
             LOADED: planned_anew(in_turn(program.map, batches)),
             LEVELS_LOADED: lambda: tree_lstm.by_level_needed(model, levels),
         }
+
+    def loading(self) -> Forward:
+        """The same with a loader whose processes plan while earlier batches run."""
+        program, turned = self.model.forward, self._turned()
+        work = Turns(turned, program.collate)
+        loader = DataLoader(work, batch_size=None, num_workers=WORKERS, prefetch_factor=READY)
+        batches, numbers = iter(loader), cycle(range(len(turned)))
+
+        def run() -> Tensor:
+            found: Tensor = program.map(next(batches), out="stack")
+            return found.roll(next(numbers), 0)
+
+        return planned_anew(run)
 
     def schedule(self) -> ArenaSchedule:
         """The schedule made by hand for these trees."""
@@ -138,9 +174,8 @@ def subjects(options: argparse.Namespace) -> Iterator[tuple[int, TreeSubject]]:
     for hidden in options.hidden:
         torch.manual_seed(0)
         model = tree_lstm.TreeLSTM(hidden=hidden).to(options.device)
-        fault = compiler_fault(options.device) if options.compiled else "--no-compiled"
-        twin = compiled_twin(model, "cell") if fault is None else None
-        missing = {} if fault is None else {COMPILED: fault}
+        twin, fault = twin_if_wanted(options, model, "cell", device=options.device)
+        missing = {COMPILED: fault} if fault else {}
         for batch in options.batches:
             trees = random_binary_trees(batch, seed=batch)
             yield hidden, TreeSubject(model, trees, twin, missing)
@@ -150,9 +185,4 @@ def add_tree_options(parser: argparse.ArgumentParser) -> None:
     """The sizes."""
     parser.add_argument("--hidden", type=int, nargs="+", default=[150, 256])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 10, 25, 64, 256])
-    parser.add_argument(
-        "--compiled",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="also by level with a compiled cell",
-    )
+    add_compiled_option(parser)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
 import os
 import shutil
@@ -25,6 +26,24 @@ def compiler_fault(device: str = "cpu") -> str | None:
     except Exception as failure:
         return f"torch.compile failed with {type(failure).__name__}"
     return None
+
+
+def add_compiled_option(parser: argparse.ArgumentParser) -> None:
+    """Whether the hand-batched program is also run with a compiled cell."""
+    parser.add_argument(
+        "--compiled",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also by hand with a compiled cell",
+    )
+
+
+def twin_if_wanted(
+    options: argparse.Namespace, model: Model, *methods: str, device: str = "cpu"
+) -> tuple[Model | None, str]:
+    """The compiled twin, or none and why."""
+    fault = compiler_fault(device) if options.compiled else "--no-compiled"
+    return (compiled_twin(model, *methods), "") if fault is None else (None, fault)
 
 
 def compiled_twin(model: Model, *methods: str) -> Model:

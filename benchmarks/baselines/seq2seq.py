@@ -47,6 +47,15 @@ class Seq2Seq(nn.Module):
         """The states of one source, weighted by how they fit."""
         return torch.softmax(states @ h, 0) @ states
 
+    def padded_step(
+        self, y: Tensor, before: Tensor, c: Tensor, keys: Tensor, outside: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """A step of the decoder for rows whose sources are padded: h, c and what it attends to."""
+        h, c = lstm(y + self.target_state(before), c)
+        scores = torch.bmm(h.unsqueeze(1), keys.mT).squeeze(1)  # far faster than keys @ column
+        weights = scores.masked_fill(outside, float("-inf")).softmax(1)
+        return h, c, torch.bmm(weights.unsqueeze(1), keys).squeeze(1)
+
 
 def lstm(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """The next state of an LSTM."""
@@ -103,11 +112,7 @@ def padded(model: Seq2Seq, pairs: Sequence[Pair]) -> Tensor:
     active = (steps > torch.arange(len(inputs))[:, None]).sum(1).tolist()
     for y, rows in zip(inputs, active, strict=True):
         before = torch.cat([h[:rows], context[:rows]], 1)
-        h, c = lstm(y[:rows] + model.target_state(before), c[:rows])
-        keys = memory[:rows]
-        scores = torch.bmm(h.unsqueeze(1), keys.mT).squeeze(1)  # far faster than keys @ column
-        weights = scores.masked_fill(outside[:rows], float("-inf")).softmax(1)
-        context = torch.bmm(weights.unsqueeze(1), keys).squeeze(1)
+        h, c, context = model.padded_step(y[:rows], before, c[:rows], memory[:rows], outside[:rows])
         told.append(torch.cat([h, context], 1))
     expected = torch.cat([column[:rows] for column, rows in zip(pad_sequence(targets)[1:], active)])
     losses = F.cross_entropy(model.output(torch.cat(told)), expected, reduction="none")

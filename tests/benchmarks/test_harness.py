@@ -92,6 +92,25 @@ def test_a_candidate_may_time_itself() -> None:
     assert result["b"].seconds == [0.25, 0.25, 0.25]
 
 
+def test_what_the_first_calls_build_does_not_decide_how_often_a_call_is_made() -> None:
+    class Building:
+        """Takes a second at its second call, a millisecond at others."""
+
+        calls, repeats = 0, list[int]()
+
+        def __call__(self) -> torch.Tensor:
+            return torch.ones(2)
+
+        def seconds_per_call(self, repeats: int) -> float:
+            self.calls += 1
+            self.repeats.append(repeats)
+            return 1.0 if self.calls == 2 else 1e-3
+
+    building = Building()
+    compare("claim", {"a": building}, reference="a", rounds=2, least_seconds=0.05)
+    assert building.repeats[-2:] == [50, 50]
+
+
 def test_a_floor_is_looked_for_in_every_round_and_has_a_line() -> None:
     floor = Known()
     result = compare("claim", {"b": Elsewhere()}, reference="b", rounds=3, floor=floor)

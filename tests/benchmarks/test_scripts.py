@@ -20,7 +20,7 @@ TINY = {
     "tree_training": "--hidden 4 --batches 2 --no-compiled --no-peers",
     "tree_gpu": "--hidden 4 --batches 2 --no-compiled",
     "child_sum": "--batches 2 --embedding 4 --hidden 3 --similarity 2 --no-compiled --no-peers",
-    "lstm": "--batch 3 --hidden 4 --lengths 2 5",
+    "lstm": "--batch 3 --hidden 4 --lengths 2 5 --no-compiled",
     "lstm_gpu": "--batch 3 --hidden 4 --lengths 2 5 --device cpu",
     "counted_loop": "--batches 1 3 --length 4 --small-width 2 --large-width 3",
     "while_gpu": "--iterations 5 --instances 5 --device cpu",
@@ -31,12 +31,13 @@ TINY = {
     "gradient_overhead": "--batch 4 --hidden 4",
     "memory": "--lengths 20 --batch 3 --hidden 4 --indexed-lengths 3 6 --width 2",
     "swap_lstm": "--lengths 3 6 --batch 2 --hidden 3 --inputs 2 --budget 200B",
+    "swap_heavy": "--lengths 3 --batch 2 --hidden 3 --budget 100B",
     "swap_tree": "--leaves 6 --trees 3 --hidden 4 --vocabulary 9",
     "long_loop": "--iterations 40 --timed-iterations 5 --instances 3 --width 2",
     "native_loops": "--instances 5 --iterations 20",
     "tracing": "--programs newton gru_outputs --calls 3",
     "recording": "--width 3 --calls 20 --fibers 5",
-    "ragged_attention": "--hidden 3 --batch 3 --vocabulary 5 --lengths 1 4 --eager",
+    "ragged_attention": "--hidden 3 --batch 3 --vocabulary 5 --lengths 1 4 --eager --no-compiled",
     "granularity": "--batch 2 --hidden 3",
     "eager_map": "--batches 2 --embedding 4 --hidden 3 --similarity 2",
     "profile_overhead": "--hidden 4 --batches 2",
@@ -53,6 +54,7 @@ CANDIDATES = {
     "eager_map": "ps.map, auto",
     "lstm": "penstock, while",
     "swap_lstm": "penstock, swap",
+    "swap_heavy": "penstock, swap",
     "swap_tree": "penstock, swap",
     "lstm_gpu": "penstock, scan, mapped",
     "counted_loop": "penstock, for range",
@@ -60,7 +62,14 @@ CANDIDATES = {
 }
 
 #: Scripts that compare no candidates, and so draw no bars.
-WITHOUT_BARS = {"distributed_loop", "granularity", "recording", "swap_lstm", "tracing"}
+WITHOUT_BARS = {
+    "distributed_loop",
+    "granularity",
+    "recording",
+    "swap_heavy",
+    "swap_lstm",
+    "tracing",
+}
 
 
 @pytest.fixture(autouse=True)
