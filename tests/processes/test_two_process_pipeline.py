@@ -22,7 +22,7 @@ def test_a_restarted_job_goes_on_from_the_last_checkpoint(tmp_path):
         env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     for rank in range(2):
         assert f"rank {rank}: goes on after step 4" in done.stdout
     losses: dict[str, set[str]] = {}

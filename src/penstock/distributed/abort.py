@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
+from weakref import WeakMethod, WeakSet, finalize
 
 from torch.distributed.distributed_c10d import Store
 
@@ -23,10 +24,10 @@ _KEY = "abort"
 T = TypeVar("T")
 
 
-#: Threads that are in torch's C++ code: they ask a store and have no answer yet, or end waits; and
-#: whether the process ends.
+#: Threads that are in torch's C++ code: they ask a store and have no answer yet, or end waits.
 _asking: set[threading.Thread] = set()
-_is_over = threading.Event()
+#: The watches of all groups that are in use.
+_watches: WeakSet[Watch] = WeakSet()
 
 
 def _within(seconds: float, action: Callable[[], T]) -> T | None:
@@ -47,12 +48,13 @@ def _within(seconds: float, action: Callable[[], T]) -> T | None:
 
 
 @atexit.register
-def _await_answers() -> None:
+def _end_threads() -> None:
     """A thread that comes back from torch's C++ code when the interpreter is gone ends the process
     with an abort.
     """
-    _is_over.set()
     end = time.monotonic() + GRACE
+    for watch in list(_watches):
+        watch.close(end - time.monotonic())
     while _asking and time.monotonic() < end:
         time.sleep(INTERVAL / 10)
 
@@ -96,34 +98,63 @@ class AbortKey:
 
 
 class Watch:
-    """A thread that ends this process's waits once any rank has given up."""
+    """A thread that ends this process's waits once any rank has given up.
+
+    The thread holds nothing of whoever waits, and ends when that is gone.
+    """
 
     def __init__(self, key: AbortKey, break_waits: Callable[[], None]) -> None:
-        self._key = key
-        self._break_waits = break_waits
-        #: Set while this process waits for a message.
-        self._is_waiting = threading.Event()
+        self._waiting = _Waiting(key, WeakMethod(break_waits))
         self._thread: threading.Thread | None = None
+        finalize(self, self._waiting.close).atexit = False
+        _watches.add(self)
 
     def begin(self) -> None:
         """Before a wait."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._look, name="penstock-watch", daemon=True)
+            look = self._waiting.look
+            self._thread = threading.Thread(target=look, name="penstock-watch", daemon=True)
             self._thread.start()
-        self._is_waiting.set()
+        self._waiting.is_waiting.set()
 
     def end(self) -> None:
         """After a wait."""
-        self._is_waiting.clear()
+        self._waiting.is_waiting.clear()
 
-    def _look(self) -> None:
+    def close(self, seconds: float) -> None:
+        """Let the thread end, and wait for it for so long at most."""
+        self._waiting.close()
+        if self._thread is not None:
+            self._thread.join(max(seconds, 0))
+
+
+class _Waiting:
+    """What the thread of a watch knows."""
+
+    def __init__(self, key: AbortKey, break_waits: WeakMethod[Callable[[], None]]) -> None:
+        self._key = key
+        self._break_waits = break_waits
+        #: Set while this process waits for a message, and when nobody will any more.
+        self.is_waiting = threading.Event()
+        self._is_over = threading.Event()
+
+    def close(self) -> None:
+        """Nobody will wait any more."""
+        self._is_over.set()
+        self.is_waiting.set()
+
+    def look(self) -> None:
+        """Look for the reason to end a wait, as long as there are any."""
         while True:
-            self._is_waiting.wait()
-            time.sleep(INTERVAL)
-            if _is_over.is_set():
+            self.is_waiting.wait()
+            if self._is_over.wait(INTERVAL):
                 return
-            if self._is_waiting.is_set() and self._key.read() is not None:
-                me = threading.current_thread()
-                _asking.add(me)
-                self._break_waits()
-                _asking.discard(me)
+            if self.is_waiting.is_set() and self._key.read() is not None:
+                self._end_waits()
+
+    def _end_waits(self) -> None:
+        break_waits, me = self._break_waits(), threading.current_thread()
+        if break_waits is not None:
+            _asking.add(me)
+            break_waits()
+            _asking.discard(me)

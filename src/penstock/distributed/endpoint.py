@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn, TypeAlias
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -31,7 +32,8 @@ class Endpoint:
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         torch_group.check_backend(group)
-        self.group = group
+        # Torch destroys a group when nobody has it any more.
+        self._group = ref(group)
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self.limit = torch_group.limit_of(group)
@@ -47,6 +49,13 @@ class Endpoint:
         self._carried: dict[torch.device, bool] = {}
         #: Why this group cannot be used any more, as far as this rank knows.
         self._reason: str | None = None
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The group, which lives as long as somebody runs programs in it."""
+        group = self._group()
+        assert group is not None
+        return group
 
     @property
     def has_given_up(self) -> bool:

@@ -49,9 +49,22 @@ def _open_store(rank: int, timeout: timedelta) -> Store:
         store = dist.TCPStore(  # type: ignore[attr-defined]
             host, port, is_master=keeps, timeout=timeout, wait_for_workers=False, multi_tenant=True
         )
-    except RuntimeError:
+    except RuntimeError as error:
+        if keeps:
+            raise _no_store(host, port, error) from None
         raise _not_started(rank, [0], int(_variable("WORLD_SIZE")), timeout) from None
     return PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
+def _no_store(host: str, port: int, error: RuntimeError) -> ProcessError:
+    return ProcessError(
+        report(
+            "rank 0 cannot open the job's store.",
+            facts=[("its address", f"{host}:{port}"), ("torch says", str(error).splitlines()[0])],
+            todo="Give all processes a MASTER_ADDR of rank 0's machine and a MASTER_PORT that is "
+            "free.",
+        )
+    )
 
 
 def _await_all(store: Store, rank: int, size: int, end: float) -> list[int]:

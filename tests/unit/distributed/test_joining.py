@@ -58,3 +58,19 @@ def test_a_process_that_nobody_has_started_as_one_of_several_is_told_so(monkeypa
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ProcessError, match="not set  RANK\nStart it with `torchrun`"):
         ps.join_processes()
+
+
+def test_a_port_that_is_taken_is_named(job, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", job))
+        other.listen()
+        with pytest.raises(ProcessError) as failure:
+            ps.join_processes("gloo", timeout=SHORT)
+    text = str(failure.value)
+    assert text.startswith(
+        f"rank 0 cannot open the job's store.\n  its address  127.0.0.1:{job}\n  torch says   "
+    )
+    assert text.endswith(
+        "Give all processes a MASTER_ADDR of rank 0's machine and a MASTER_PORT that is free."
+    )
