@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -29,17 +30,21 @@ def training_step(model: nn.Module, forward: Forward, weights: Tensor) -> tuple[
     return descend(model, loss_of(forward, weights))
 
 
+@lru_cache(maxsize=8)
+def trained(model: nn.Module) -> tuple[nn.Parameter, ...]:
+    """The parameters that are trained, looked for once, as an optimizer does."""
+    return tuple(parameter for parameter in model.parameters() if parameter.requires_grad)
+
+
 def descend(model: nn.Module, loss: Tensor) -> tuple[Tensor, ...]:
     """Backward and SGD, for the parameters that are trained; the loss and the gradients."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return descend_along(model, loss, *torch.autograd.grad(loss, parameters))
+    return descend_along(model, loss, *torch.autograd.grad(loss, trained(model)))
 
 
 @torch.no_grad()
 def descend_along(model: nn.Module, loss: Tensor, *gradients: Tensor) -> tuple[Tensor, ...]:
     """SGD with gradients that are there; the loss and the gradients."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    for parameter, gradient in zip(parameters, gradients, strict=True):
+    for parameter, gradient in zip(trained(model), gradients, strict=True):
         parameter.add_(gradient, alpha=-LEARNING_RATE)
     return loss, *gradients
 
