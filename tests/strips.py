@@ -18,6 +18,7 @@ from penstock.autodiff import strip_way
 from penstock.autodiff.taped_run import TapedRun
 from penstock.plan.limits import limits
 from penstock.plan.planners import planning
+from penstock.run import distinct
 from penstock.run.engine import Run
 from penstock.run.fused.inductor import Compiled
 from penstock.run.kept_plans import KeptPlans
@@ -125,7 +126,8 @@ def examples(arguments: Sequence[Argument], rows: int) -> list[torch.Tensor]:
 @contextmanager
 def in_strips(*, keeps_plans: bool = False) -> Iterator[None]:
     """Plans inside, fresh ones or kept ones, are run by native code from the second call of a
-    program on. Pieces of launches have few rows, and few factors of weight gradients wait.
+    program on. Pieces of launches have few rows, few factors of weight gradients wait, and few rows
+    are enough to look which ones are the same.
     """
     with (
         fused_without_compiler(),
@@ -135,6 +137,7 @@ def in_strips(*, keeps_plans: bool = False) -> Iterator[None]:
         patch.object(forms, "read_code", called_back),
         patch.multiple(strip_way, WAITING_ROWS=5, WAITING_BYTES=0),
         patch.object(strip_library, "PIECE_ROWS", 3),
+        patch.object(distinct, "LEAST_ROWS", 2),
     ):
         yield
 

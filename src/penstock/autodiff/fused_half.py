@@ -266,8 +266,9 @@ def _entries(page: Page, position: int) -> int:
     saved, values = page.form.saved[position], page.read_saved(position)
     if saved.dimension is None:
         return 0
-    is_whole = saved.dimension == 0 and values.is_contiguous() and not values.shape[0] % page.rows
-    return values.shape[0] // page.rows if is_whole else -1
+    rows = page.computed_rows
+    is_whole = saved.dimension == 0 and values.is_contiguous() and not values.shape[0] % rows
+    return values.shape[0] // rows if is_whole else -1
 
 
 def _positions(

@@ -75,6 +75,11 @@ class Page:
         """How many rows were launched."""
         return self.launch.rows
 
+    @property
+    def computed_rows(self) -> int:
+        """How many rows were computed, of which values are saved."""
+        return self.rows if self.distinct is None else self.distinct[1]
+
     def owner(self) -> str:
         """Whose values these are, for errors."""
         source = self.block.node.source

@@ -8,19 +8,27 @@ What is known is handed out as it stands: later additions make new arrays.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.autodiff.additions import Collection, Outline, UniformAddition, find_outline
+from penstock.autodiff.additions import Outline, find_outline
 from penstock.autodiff.fused_half import HalfForm, find_form
 from penstock.autodiff.joint import Pattern, TrainingForm
 from penstock.autodiff.page import Page
+from penstock.autodiff.strip_gathering import (
+    ADDED_TYPES,
+    GATHERED_WORDS,
+    GRADIENT,
+    Gathered,
+    find_gathered,
+    kinds_of,
+)
 from penstock.autodiff.way_back import Half
 from penstock.plan.schedule import Integers, Launch, Picks, Shared, Span
 from penstock.run.strips.code import NativeCode
@@ -31,9 +39,6 @@ if TYPE_CHECKING:
     from penstock.autodiff.reverse import Reversal
     from penstock.autodiff.taped_run import TapedRun
 
-#: The types that native code can add.
-ADDED_TYPES = (torch.float32, torch.float64)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NativeHalf:
@@ -41,17 +46,15 @@ class NativeHalf:
 
     block: int
     code: NativeCode
-    #: The uniform values that it reads, and their shapes.
+    #: The uniform values that it reads, and their shapes and types.
     wires: tuple[int, ...]
-    shapes: tuple[torch.Size, ...]
+    likenesses: tuple[tuple[torch.Size, torch.dtype], ...]
     #: The arenas of the operands whose gradients are added.
     arenas: tuple[int, ...]
-    #: What is collected, and which of the values given are its factors.
-    collected: tuple[tuple[Collection, tuple[int, ...]], ...]
-    #: The uniform values whose gradients are given, and which of the values given these are.
-    sums: tuple[tuple[int, int], ...]
-    #: What becomes of the value at each pointer.
-    given: tuple[Given, ...]
+    #: What it gives for the gradients of uniform values.
+    gathered: tuple[Gathered, ...]
+    #: The bytes of a row of each factor.
+    factor_bytes: tuple[int, ...]
     words: tuple[int, ...]
 
 
@@ -63,8 +66,9 @@ class KnownHalves:
     #: words of its half begin.
     half_of: Integers
     words: Integers
-    #: Uniform values that halves read.
+    #: Uniform values that halves read, and those to whose gradients they add.
     wires: tuple[int, ...]
+    gathering: tuple[int, ...]
     #: Halves by where their words begin, and the words that a pass has for all of them.
     halves: dict[int, NativeHalf]
     pass_words: int
@@ -95,7 +99,7 @@ class StripHalves:
             is_small = max(results, default=0) < MOST_RESULTS
             flowing = sum(1 << k for k in results) if operands else 0
             half_of[block, 0] = flowing if is_small or not operands else Set.LEFT
-        known = KnownHalves(half_of, np.empty(0, np.int64), (), {}, 0)
+        known = KnownHalves(half_of, np.empty(0, np.int64), (), (), {}, 0)
         return StripHalves(known, np.zeros((count, SETS, SETS), np.uint8))
 
     def add(self, reversal: Reversal, page: Page, forward: NativeCode, number: int) -> bool:
@@ -117,6 +121,11 @@ class StripHalves:
         self.zeros[page.launch.block, number, other] = 1 if takes else 2
 
 
+def likeness_of(values: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
+    """What code that reads a value was made for."""
+    return values.shape, values.dtype
+
+
 def pattern_of(number: int) -> Pattern:
     """The results of a set."""
     return tuple(k for k in range(MOST_RESULTS) if number >> k & 1)
@@ -127,33 +136,42 @@ def _with(known: KnownHalves, block: int, number: int, found: NativeHalf | None)
     half_of = known.half_of.copy()
     if found is None:
         half_of[block, 1 + number] = Set.LEFT
-        return KnownHalves(half_of, known.words, known.wires, known.halves, known.pass_words)
+        return replace(known, half_of=half_of)
     start = half_of[block, 1 + number] = len(known.words)
-    wires = dict.fromkeys((*known.wires, *found.wires))
-    places = {wire: place for place, wire in enumerate(wires)}
-    words = _placed(found, [places[wire] for wire in found.wires], known.pass_words)
+    wires = tuple(dict.fromkeys((*known.wires, *found.wires)))
+    given = (item.wire for item in found.gathered)
+    gathering = tuple(dict.fromkeys((*known.gathering, *given)))
+    words = _placed(found, wires, gathering, known.pass_words)
     return KnownHalves(
         half_of,
         np.concatenate([known.words, np.array(words, np.int64)]),
-        tuple(wires),
+        wires,
+        gathering,
         {**known.halves, int(start): found},
-        known.pass_words + FACTOR_PLACES + found.code.pointers,
+        known.pass_words + PASS_WORDS,
     )
 
 
 #: Where in the words of a half its own words of a pass are said, and where the uniform values begin
 #: behind so many saved ones.
-FACTORS, HEAD = 7, 8
-#: Its words of a pass: rows that have gone back, rows that there is room for, and places.
-GONE_BACK, MOST_BACK, FACTOR_PLACES = range(3)
+FACTORS, HEAD = 8, 9
+#: Its words of a pass: rows whose factors wait, rows that there is room for, and where that is.
+WAITING, MOST_WAITING, MEMORY = range(3)
+PASS_WORDS = 3
 
 
-def _placed(half: NativeHalf, wires: list[int], factors: int) -> list[int]:
-    """The words of a half where its uniform values and its words of a pass have places."""
+def _placed(
+    half: NativeHalf, wires: tuple[int, ...], gathering: tuple[int, ...], factors: int
+) -> list[int]:
+    """The words of a half where its uniform values, their gradients and its words of a pass have
+    places.
+    """
     words = list(half.words)
     words[FACTORS] = factors
     first = HEAD + words[1]
-    words[first : first + len(wires)] = wires
+    words[first : first + len(half.wires)] = map(wires.index, half.wires)
+    first = len(words) - GATHERED_WORDS * len(half.gathered) + GRADIENT
+    words[first::GATHERED_WORDS] = (gathering.index(item.wire) for item in half.gathered)
     return words
 
 
@@ -177,17 +195,22 @@ def _find_half(
     code = native_code(form.form)
     if code is None or len(form.saved) + len(form.uniforms) + len(pattern) > MOST_ITEMS:
         return None
+    gathered = find_gathered(half.outline, form.given, code)
+    if gathered is None or not _is_sound(code, kinds_of(gathered, code.pointers)):
+        return None
     saved = [forward.results[position].pointer for position, _ in form.saved]
-    found = _native(reversal, page, half, form, code, saved)
-    return found if _is_sound(found) else None
+    return _native(reversal, page, half, form, code, saved, gathered)
 
 
 def _added_types(reversal: Reversal, page: Page, half: Half) -> Iterator[torch.dtype]:
-    """The types of the gradients that are added in slots."""
+    """The types of the gradients that are added in slots: those of operands, and of results where
+    rows are the same.
+    """
     assert half.outline is not None
-    for operand, _ in half.outline.in_slots:
-        source = page.launch.operands[operand]
-        assert isinstance(source, Span | Picks)
+    sources: list[Any] = [page.launch.operands[operand] for operand, _ in half.outline.in_slots]
+    if page.block.sharing.whole_numbers:
+        sources += [page.launch.targets[result] for result in half.pattern]
+    for source in sources:
         yield reversal.arena(source.arena).values.dtype
 
 
@@ -198,27 +221,15 @@ def _native(
     form: HalfForm,
     code: NativeCode,
     saved: list[int],
+    gathered: tuple[Gathered, ...],
 ) -> NativeHalf:
     launch, outline = page.launch, half.outline
     assert outline is not None
-    collected = tuple(
-        (item, tuple(form.given.index(place) for place in item.how.places))
-        for item in outline.uniform
-        if isinstance(item, Collection)
-    )
-    sums = tuple(
-        (item.wire, form.given.index(item.place))
-        for item in outline.uniform
-        if isinstance(item, UniformAddition)
-    )
-    factors = [k for _, places in collected for k in places]
-    kinds = _kinds(code, factors, [k for _, k in sums])
+    kinds, sizes = kinds_of(gathered, code.pointers), row_bytes(code)
     pointer_of = {place: made.pointer for place, made in zip(form.given, code.results)}
     added = [word for item in _added(launch, outline, pointer_of) for word in item]
     wires = tuple(launch.operands[k].wire for k in form.uniforms)  # type: ignore[union-attr]
-    items = {made.pointer: made.dtype.itemsize for made in code.results}
-    given = [word for k, size in enumerate(row_bytes(code)) for word in (kinds[k], size, items[k])]
-    shapes = tuple(reversal.read_uniform(wire).shape for wire in wires)
+    likenesses = tuple(likeness_of(reversal.read_uniform(wire)) for wire in wires)
     head = [
         code.words.ctypes.data,
         len(saved),
@@ -226,23 +237,16 @@ def _native(
         len(half.pattern),
         len(outline.in_slots),
         code.pointers,
+        len(gathered),
         int(half.needs_saved),
         0,
     ]
-    words = (*head, *saved, *wires, *half.pattern, *added, *given)
-    return NativeHalf(
-        launch.block, code, wires, shapes, tuple(added[1::3]), collected, sums, kinds, words
-    )
-
-
-def _kinds(code: NativeCode, factors: Iterable[int], sums: Iterable[int]) -> tuple[Given, ...]:
-    """What becomes of the value at each pointer."""
-    kinds = [Given.ADDEND] * code.pointers
-    for k in factors:
-        kinds[code.results[k].pointer] = Given.FACTOR
-    for k in sums:
-        kinds[code.results[k].pointer] = Given.SUM
-    return tuple(kinds)
+    given = [word for pair in zip(kinds, sizes) for word in pair]
+    collected = [word for item in gathered for word in item.words]
+    words = (*head, *saved, *wires, *half.pattern, *added, *given, *collected)
+    factor_bytes = tuple(size for kind, size in zip(kinds, sizes) if kind is Given.FACTOR)
+    arenas = tuple(added[1::3])
+    return NativeHalf(launch.block, code, wires, likenesses, arenas, gathered, factor_bytes, words)
 
 
 def _added(
@@ -258,10 +262,10 @@ def _added(
         yield entry, source.arena, pointer_of[place]
 
 
-def _is_sound(half: NativeHalf) -> bool:
+def _is_sound(code: NativeCode, kinds: Sequence[Given]) -> bool:
     """Whether sums have no rows, and all else has some, of numbers that can be added up."""
     return all(
-        bool(made.entries) == (half.given[made.pointer] is not Given.SUM)
-        and (made.dtype in ADDED_TYPES or half.given[made.pointer] is Given.FACTOR)
-        for made in half.code.results
+        bool(made.entries) == (kinds[made.pointer] is not Given.SUM)
+        and (made.dtype in ADDED_TYPES or kinds[made.pointer] is Given.FACTOR)
+        for made in code.results
     )

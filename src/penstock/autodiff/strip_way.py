@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -16,27 +17,31 @@ import numpy as np
 import torch
 
 from penstock.autodiff.page import second_backward
+from penstock.autodiff.strip_gathering import Gathered
 from penstock.autodiff.strip_halves import (
-    FACTOR_PLACES,
     FACTORS,
-    GONE_BACK,
-    MOST_BACK,
+    MEMORY,
+    MOST_WAITING,
+    WAITING,
     KnownHalves,
     NativeHalf,
     StripHalves,
+    likeness_of,
 )
 from penstock.autodiff.strips import Strip
-from penstock.run.host_memory import empty_on_host
+from penstock.run.host_memory import HOST, empty_on_host
 from penstock.run.strips.batch import lies_plainly, scratch
 from penstock.run.strips.library import library
 from penstock.run.strips.words import (
     BLOCK,
     GRADIENT_WORDS,
-    ROWS,
-    Given,
+    IS_WRITTEN,
+    PLACE,
+    UNIFORM_WORDS,
     Set,
     Why,
     address_of,
+    aligned,
 )
 
 if TYPE_CHECKING:
@@ -46,17 +51,22 @@ if TYPE_CHECKING:
 
 
 #: Factors wait for one contraction until they are so many rows and bytes: it would not be faster
-#: with more of them, and these are in the caches still. A launch of more rows has room for all.
+#: with more of them, and these are in the caches still.
 WAITING_ROWS, WAITING_BYTES = 1024, 4 << 20
+
+_BYTE = torch.uint8
 
 
 def go_through(reversal: Reversal, tape: Tape) -> None:
     """Take all steps of a tape back."""
+    strips = [part for part in tape.parts if isinstance(part, Strip)]
+    native = _NativePass(reversal, strips)
     for part in reversed(tape.parts):
         if isinstance(part, Strip):
-            _StripPass(reversal, part).go()
+            native.go(part)
         else:
             reversal.reverse_one(part)
+    native.finish()
     reversal.flush()
 
 
@@ -67,56 +77,76 @@ def _halves_of(run: TapedRun) -> StripHalves:
     return known.setdefault(run.purpose, StripHalves.of(run)) if halves is None else halves
 
 
-class _StripPass:
-    """One strip in one backward pass."""
+class _NativePass:
+    """The strips of a tape in one backward pass."""
 
-    def __init__(self, reversal: Reversal, strip: Strip) -> None:
+    def __init__(self, reversal: Reversal, strips: Sequence[Strip]) -> None:
         found = library()
         assert found is not None
-        self.reversal, self.strip, self.library = reversal, strip, found
-        self.halves = _halves_of(strip.run)
+        self.reversal, self.library = reversal, found
+        self.strip = strips[0]
+        self.halves = _halves_of(self.strip.run)
+        forms = self.strip.batch.decoder.forms
         #: How many rows each block was launched for.
-        self.rows = np.zeros(len(strip.batch.decoder.forms), np.int64)
+        self.rows = np.zeros(len(forms), np.int64)
         #: For each arena where its gradients are, as far as native code knows them.
         self.gradients = np.zeros((len(reversal.extents), GRADIENT_WORDS), np.int64)
         self.taken: set[int] = set()
         self.words = found.new_words(self.rows, keeps=int(reversal.keep))
-        #: What a pass has for each half: rows of factors, and where each value given is.
-        self.factors, self.back_wires = array("q"), array("q")
-        #: The memory of factors, by half and pointer.
-        self.given: dict[int, dict[int, torch.Tensor]] = {}
-        #: Values that must live as long as the pass.
+        #: What a pass has for each half, where each value given is, and where each gradient of a
+        #: uniform value.
+        self.factors, self.back_wires, self.places = array("q"), array("q"), array("q")
+        #: The gradients of uniform values, and all else that must live as long as the pass.
+        self.uniform: dict[int, torch.Tensor] = {}
         self.held: list[torch.Tensor] = []
+        self._begin(strips)
 
-    def go(self) -> None:
-        """Take all its launches back."""
-        self._begin()
-        at = self.strip.end
-        while at > self.strip.begin:
-            stopped = self.library.backward(ctypes.byref(self.words), at, self.strip.begin)
+    def go(self, strip: Strip) -> None:
+        """Take all launches of a strip back."""
+        self._turn_to(strip)
+        at = strip.end
+        while at > strip.begin:
+            stopped = self.library.backward(ctypes.byref(self.words), at, strip.begin)
             at = stopped + 1
             if stopped < 0:
                 break
             if not self._help(stopped):
-                self.reversal.reverse_one(self.strip.page(stopped))
+                self.reversal.reverse_one(strip.page(stopped))
                 at = stopped
-        self._collect()
-        self.strip.release()
+        strip.release()
 
-    def _begin(self) -> None:
-        words, strip = self.words, self.strip
-        strip.batch.tell(words)
-        self.library.add_rows(ctypes.byref(words), words.rows, strip.begin, strip.end)
-        self.counts = scratch.count_to(strip.batch.highest)
-        words.counts, words.gone = address_of(self.counts), address_of(strip.gone)
+    def finish(self) -> None:
+        """Contract what waits, and hand on the gradients of uniform values."""
+        halves = np.array(list(self.known.halves), np.int64)
+        if not self.library.collect(ctypes.byref(self.words), address_of(halves), len(halves)):
+            raise RuntimeError("compiled code of a backward pass failed half-way")
+        self.library.end_pass()
+        for place, wire in enumerate(self.known.gathering):
+            if wire in self.uniform and self.places[UNIFORM_WORDS * place + IS_WRITTEN]:
+                self.reversal.add_uniform(wire, self.uniform[wire])
+
+    def _begin(self, strips: Sequence[Strip]) -> None:
+        words, batch = self.words, self.strip.batch
+        for strip in strips:
+            strip.batch.tell(words)
+            self.library.add_rows(ctypes.byref(words), words.rows, strip.begin, strip.end)
         words.zeros, words.gradients = address_of(self.halves.zeros), address_of(self.gradients)
         self._take_room(1)
         for block, rows in enumerate(self.rows.tolist()):
             flowing = int(self.halves.known.half_of[block, 0]) if rows else 0
-            for result, arena in enumerate(strip.batch.decoder.forms[block].targets):
+            for result, arena in enumerate(batch.decoder.forms[block].targets):
                 if flowing > 0 and flowing >> result & 1:
                     self._take_arena(arena)
         self._take_known(self.halves.known)
+
+    def _turn_to(self, strip: Strip) -> None:
+        """Say which launches there are now."""
+        words, self.strip = self.words, strip
+        # Another pass may let go of it meanwhile.
+        self.saved = strip.batch.saved
+        strip.batch.tell(words)
+        self.counts = scratch.count_to(strip.batch.highest)
+        words.counts, words.gone = address_of(self.counts), address_of(strip.gone)
 
     def _take_room(self, size: int) -> None:
         self.memory = scratch.room(size)
@@ -127,8 +157,10 @@ class _StripPass:
         self.known, words = known, self.words
         self.factors.extend([Set.UNKNOWN] * (known.pass_words - len(self.factors)))
         self.back_wires.extend([0] * (len(known.wires) - len(self.back_wires)))
+        self.places.extend([0] * (UNIFORM_WORDS * len(known.gathering) - len(self.places)))
         words.half_of, words.halves = known.addresses
         words.factors, words.back_wires = address_of(self.factors), address_of(self.back_wires)
+        words.uniform_gradients = address_of(self.places)
 
     def _take_arena(self, number: int) -> None:
         """Have native code know the gradients of an arena."""
@@ -163,10 +195,6 @@ class _StripPass:
         if why == Why.READY:
             self._make_ready(int(words.set))
             return True
-        if why == Why.FULL:
-            self._collect_half(int(words.set))
-            self._make_room(int(words.set), self._rows(number))
-            return True
         if why == Why.ZEROS:
             page = self.strip.new_page(number)
             self.halves.may_be_zero(page, int(words.set), int(words.other_set))
@@ -185,69 +213,37 @@ class _StripPass:
 
     def _make_ready(self, start: int) -> None:
         """Find what a half needs in this pass; it goes back plainly where that cannot be."""
-        half = self.known.halves[start]
-        place = int(self.known.words[start + FACTORS])
+        known = self.known
+        half, place = known.halves[start], int(known.words[start + FACTORS])
         values = [self.reversal.read_uniform(wire) for wire in half.wires]
-        are_as_known = tuple(value.shape for value in values) == half.shapes
+        are_as_known = tuple(map(likeness_of, values)) == half.likenesses
         if not are_as_known or not all(map(lies_plainly, values)):
             self.factors[place] = Set.LEFT
             return
         self.held += values
         for wire, value in zip(half.wires, values):
-            self.back_wires[self.known.wires.index(wire)] = value.data_ptr()
+            self.back_wires[known.wires.index(wire)] = value.data_ptr()
         for arena in half.arenas:
             self._take_arena(arena)
-        self._make_room(start, WAITING_ROWS)
+        for item in half.gathered:
+            self._take_gradient(item)
+        rows = self._rows_that_wait(half)
+        memory = empty_on_host((sum(aligned(size * rows) for size in half.factor_bytes),), _BYTE)
+        self.held.append(memory)
+        self.factors[place + WAITING], self.factors[place + MOST_WAITING] = 0, rows
+        self.factors[place + MEMORY] = memory.data_ptr()
 
-    def _make_room(self, start: int, rows: int) -> None:
-        """Make room for what a half gives for so many rows at least, unless it has fewer."""
-        half, place = self.known.halves[start], int(self.known.words[start + FACTORS])
-        rows = min(max(rows, _rows_that_wait(half)), int(self.rows[half.block]))
-        self.given[start] = _room_for_factors(half, rows)
-        self.factors[place + GONE_BACK], self.factors[place + MOST_BACK] = 0, rows
-        for pointer, memory in self.given[start].items():
-            self.factors[place + FACTOR_PLACES + pointer] = memory.data_ptr()
+    def _take_gradient(self, item: Gathered) -> None:
+        """Have native code know where the gradient of a uniform value is to be."""
+        if item.wire not in self.uniform:
+            made = torch.empty(item.shape, dtype=item.dtype, device=HOST)
+            place = UNIFORM_WORDS * self.known.gathering.index(item.wire)
+            self.uniform[item.wire], self.places[place + PLACE] = made, made.data_ptr()
+
+    def _rows_that_wait(self, half: NativeHalf) -> int:
+        """There is room for a piece of a launch at least, and for no more rows than there are."""
+        most = max(WAITING_ROWS, WAITING_BYTES // max(1, sum(half.factor_bytes)))
+        return min(max(most, int(self.words.piece_rows)), int(self.rows[half.block]))
 
     def _block(self, number: int) -> int:
         return int(self.strip.batch.launches[number, BLOCK])
-
-    def _rows(self, number: int) -> int:
-        return int(self.strip.batch.launches[number, ROWS])
-
-    def _collect(self) -> None:
-        """Hand on what all halves have given."""
-        for start in self.given:
-            self._collect_half(start)
-
-    def _collect_half(self, start: int) -> None:
-        """Hand on the factors of weight gradients, and sums."""
-        half, given = self.known.halves[start], self.given[start]
-        rows = self.factors[self.known.words[start + FACTORS] + GONE_BACK]
-        if rows <= 0:
-            return
-        results = half.code.results
-        for item, places in half.collected:
-            made = [(given[results[k].pointer], results[k].entries * rows) for k in places]
-            factors = [all_ if all_.shape[0] == n else all_[:n] for all_, n in made]
-            self.reversal.collect(item.key, item.wire, item.how, factors, is_own=True)
-        for wire, k in half.sums:
-            self.reversal.add_uniform(wire, given[results[k].pointer].clone())
-
-
-def _rows_that_wait(half: NativeHalf) -> int:
-    sizes = {made.pointer: made.bytes_a_row for made in half.code.results}
-    size = sum(sizes[k] for k, what in enumerate(half.given) if what is Given.FACTOR)
-    return max(WAITING_ROWS, WAITING_BYTES // max(1, size))
-
-
-def _room_for_factors(half: NativeHalf, rows: int) -> dict[int, torch.Tensor]:
-    """Room for factors of so many rows, and for sums."""
-    shapes = {
-        made.pointer: ((made.entries * rows,) if made.entries else (), made)
-        for made in half.code.results
-        if half.given[made.pointer] is not Given.ADDEND
-    }
-    return {
-        pointer: empty_on_host((*first, *made.shape), made.dtype)
-        for pointer, (first, made) in shapes.items()
-    }

@@ -16,7 +16,7 @@ from penstock.plan.schedule import Integers, Launch
 from penstock.run.fused.indices import Indices
 from penstock.run.strips.batch import Batch
 from penstock.run.strips.code import NativeCode
-from penstock.run.strips.words import BLOCK, ROWS, SAVED, Gone, aligned
+from penstock.run.strips.words import BLOCK, DISTINCT, ROWS, SAVED, Gone, aligned
 
 if TYPE_CHECKING:
     from penstock.autodiff.taped_run import TapedRun
@@ -68,18 +68,19 @@ class Strip:
             page.consumed = True
         else:
             code = batch.forms.codes[launch.block]
+            page.distinct = batch.same_rows(number)
             page.save(self._saved(batch.launches[number], code), is_own=True)
         return page
 
     def _saved(self, launch: Integers, code: NativeCode) -> list[torch.Tensor]:
         assert self.batch.saved is not None or not code.results
-        rows, at = int(launch[ROWS]), int(launch[SAVED])
+        at = int(launch[SAVED])
         places: dict[int, int] = {}
         for made in sorted(code.results, key=lambda made: made.pointer):
             if made.pointer not in places:
                 places[made.pointer] = at
-                at += aligned(made.bytes_a_row * rows)
-        found = []
+                at += aligned(made.bytes_a_row * int(launch[ROWS]))
+        found, rows = [], int(launch[DISTINCT] or launch[ROWS])
         for made in code.results:
             first = places[made.pointer]
             piece = self.batch.saved[first : first + made.bytes_a_row * rows]  # type: ignore[index]
@@ -88,10 +89,11 @@ class Strip:
 
     def release(self) -> None:
         """Let go of what nobody will need."""
-        left = (n for n in range(self.begin, self.end) if self.gone[n] != Gone.GONE)
-        if not self._is_over and not any(map(self._is_wanted, left)):
-            self._is_over = True
-            self.batch.let_go(self.end - self.begin)
+        with self.batch.letting_go:
+            left = (n for n in range(self.begin, self.end) if self.gone[n] != Gone.GONE)
+            if not self._is_over and not any(map(self._is_wanted, left)):
+                self._is_over = True
+                self.batch.let_go(self.end - self.begin)
 
     def _is_wanted(self, number: int) -> bool:
         """Whether what a launch has saved, if anything, may still be read there."""

@@ -24,6 +24,7 @@ from penstock.plan.schedule import Copy, Pad, Span, Store, Unpad
 from penstock.run.batched.emit import BatchFunction
 from penstock.run.distinct import find_distinct, hand_out, run_distinct
 from penstock.run.fused.binding import FusedLaunch, bind_launch
+from penstock.run.fused.form import FusedForm
 from penstock.run.prepared import (
     Prepared,
     PreparedCopy,
@@ -252,6 +253,15 @@ class Taping(Runner):
             is_apart=True,
         )
         return fused, _noted(new_page, step, is_own=fused.form.gives_own)
+
+    def compiled_form(self, step: PreparedLaunch) -> FusedForm | None:
+        """The same for what is asked for here."""
+        operands, results = self.flows(step.launch.block)
+        if not operands or not results:
+            return super().compiled_form(step)
+        asked = (operands, results, self.saves_rows)
+        fused = step.fused.get(asked)
+        return None if fused is None or asked in step.lent else fused.form
 
     def _bind(self, step: PreparedLaunch, asked: Asked) -> FusedLaunch | None:
         if step.block.plain_function() is None:

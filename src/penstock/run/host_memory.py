@@ -29,6 +29,8 @@ STEPS = 8
 #: As torch aligns its own.
 ALIGNMENT = 64
 
+HOST = torch.device("cpu")
+
 Piece = npt.NDArray[np.uint8]
 
 
@@ -45,7 +47,7 @@ class HostMemory:
         """A tensor, whatever it holds."""
         size = prod(shape) * dtype.itemsize
         if size < LEAST_BYTES:
-            return torch.empty(shape, dtype=dtype, device="cpu")
+            return torch.empty(shape, dtype=dtype, device=HOST)
         return self._take(size).view(dtype).view(shape)
 
     def _take(self, size: int) -> torch.Tensor:

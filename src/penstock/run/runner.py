@@ -36,6 +36,7 @@ from penstock.run.collector import collector_waits
 from penstock.run.distinct import launch_distinct, may_be_distinct
 from penstock.run.faults import Numbers, note_launch
 from penstock.run.fused.binding import FusedLaunch
+from penstock.run.fused.form import FusedForm
 from penstock.run.fused.indices import Indices
 from penstock.run.fused.setting import Fusion
 from penstock.run.memory.exhaustion import is_out_of_memory, note_exhausted
@@ -206,6 +207,11 @@ class Runner:
             return None
         fused = step.fused.get("inference")
         return None if fused is None else (fused, None)
+
+    def compiled_form(self, step: PreparedLaunch) -> FusedForm | None:
+        """What a launch was bound to that computes each row; None where it was not."""
+        fused = step.fused.get("inference")
+        return None if fused is None else fused.form
 
     def may_share(self, step: PreparedLaunch) -> bool:
         """Whether a launch may turn out to be one of fewer rows."""

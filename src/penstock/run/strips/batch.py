@@ -19,14 +19,18 @@ import torch
 
 from penstock.plan.native.decode import Decoder, Records
 from penstock.plan.schedule import Instruction, Integers
+from penstock.run import distinct
 from penstock.run.arenas import Arena
 from penstock.run.host_memory import empty_on_host
-from penstock.run.strips.forms import KnownForms, StripForms
+from penstock.run.strips.forms import ANY_ROWS, KnownForms, StripForms
 from penstock.run.strips.library import Library
 from penstock.run.strips.words import (
     AT,
+    DISTINCT,
     LAUNCH_WORDS,
     LEAST_RECORD,
+    ROWS,
+    SAME,
     Words,
     address_of,
 )
@@ -76,6 +80,10 @@ class Batch:
         #: What launches have saved, and how many of them may be asked for it.
         self.saved: torch.Tensor | None = None
         self.wanted = 0
+        #: Which rows of launches are the same.
+        self.same: Integers | None = None
+        #: Held by whoever finds out whether that is so.
+        self.letting_go = threading.Lock()
 
     def let_go(self, count: int) -> None:
         """So many launches will not be asked for what they have saved any more."""
@@ -90,6 +98,19 @@ class Batch:
         words.form_of, words.forms = self.forms.addresses
         if self.saved is not None:
             words.saved = self.saved.data_ptr()
+        if self.same is not None:
+            words.same = address_of(self.same)
+
+    def same_rows(self, number: int) -> tuple[torch.Tensor, int] | None:
+        """For each row of a launch which of the distinct ones it is, and how many there are; None
+        where each row was computed.
+        """
+        launch = self.launches[number]
+        if not launch[DISTINCT]:
+            return None
+        assert self.same is not None
+        which = self.same[launch[SAME] : launch[SAME] + launch[ROWS]]
+        return torch.from_numpy(which), int(launch[DISTINCT])
 
     def instruction(self, number: int) -> tuple[Instruction, Integers | None]:
         """What a record stands for, and the instances of a launch."""
@@ -111,7 +132,9 @@ def carry_out_batch(
     """
     batch = Batch(forms.decoder, records, forms.known)
     rows = np.zeros(len(forms.known.starts), np.int64)
-    words = library.new_words(rows)
+    least = distinct.LEAST_ROWS if run.shares_rows else ANY_ROWS
+    most = int(100 * distinct.MOST_SHARE)
+    words = library.new_words(rows, least_shared=least, most_shared=most)
     batch.tell(words)
     library.count(ctypes.byref(words), words.rows)
     kept = _measure(run, batch, words, library, rows)
@@ -123,6 +146,7 @@ def carry_out_batch(
         if stopped < batch.count:
             by_python(batch, stopped)
         at = stopped + 1
+    library.end_pass()
     del kept
 
 
@@ -140,18 +164,21 @@ def _measure(run: Run, batch: Batch, words: Words, library: Library, rows: Integ
     if words.saved_bytes:
         batch.saved = empty_on_host((words.saved_bytes,), torch.uint8)
         words.saved = batch.saved.data_ptr()
+    if words.same_words:
+        batch.same = np.empty(words.same_words, np.int64)
+        words.same = address_of(batch.same)
     return rows, arenas, chunks, wires, counts, memory
 
 
 def _arena_words(arenas: Sequence[Arena]) -> tuple[array[int], array[int]]:
-    """The chunks of arenas, with where slot 0 would be."""
+    """The chunks of arenas and the bytes of a row, with where slot 0 would be."""
     firsts, chunks = array("q"), array("q")
     for arena in arenas:
         is_usable = not arena.is_held and all(map(lies_plainly, arena.chunks))
         found = list(zip(arena.starts, arena.chunks)) if is_usable else []
-        firsts.extend((len(chunks) // 3, len(found)))
+        row = prod(arena.kind.shape) * arena.dtype.itemsize
+        firsts.extend((len(chunks) // 3, len(found), row))
         for start, chunk in found:
-            row = prod(arena.kind.shape) * chunk.element_size()
             chunks.extend((start, start + chunk.shape[0], chunk.data_ptr() - start * row))
     return firsts, chunks
 

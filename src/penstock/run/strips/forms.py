@@ -19,15 +19,14 @@ from penstock.plan.native.decode import Decoder
 from penstock.plan.schedule import Integers, Shared
 from penstock.run.batched.products import most_small_rows
 from penstock.run.blocks import RunnableBlock
-from penstock.run.distinct import LEAST_ROWS
 from penstock.run.fused.form import FusedForm
+from penstock.run.prepared import Prepared, PreparedLaunch
 from penstock.run.strips.arguments import arguments_of
 from penstock.run.strips.code import NativeCode, read_code
 from penstock.run.strips.library import library
 from penstock.run.strips.words import MOST_ITEMS, Item, address_of
 
 if TYPE_CHECKING:
-    from penstock.run.prepared import Prepared
     from penstock.run.runner import Runner
 
 log = logging.getLogger("penstock")
@@ -70,15 +69,16 @@ class StripForms:
         """Read the code of a launch that Python has run compiled, looked for more and more
         rarely.
         """
-        launch = getattr(step, "launch", None)
-        if launch is None or launch.block >= len(self.decoder.forms):
+        if not isinstance(step, PreparedLaunch) or step.launch.block >= len(self.decoder.forms):
             return
-        block = launch.block
+        block = step.launch.block
         self._tries[block] += 1
         if block in self._codes or self._tries[block] & (self._tries[block] - 1):
             return
-        found = run.straight_launch(step)
-        code = None if found is None else native_code(found[0].form)
+        form = run.compiled_form(step)
+        if form is not None and run.may_share(step):  # it has run for distinct rows so far
+            form.ready(step.launch.rows)
+        code = None if form is None else native_code(form)
         if code is not None and self._fits(block) and all(made.entries for made in code.results):
             with self._adding:
                 self._codes[block] = code
@@ -124,20 +124,24 @@ class StripForms:
         saved = [] if code is None else row_bytes(code)
         address = 0 if code is None else code.words.ctypes.data
         most = 0 if code is None else self._most_rows(block, code)
-        head = (address, most, len(form.operands), len(form.targets), listed, len(saved))
+        may_share = code is not None and self._may_share(block)
+        sizes = (len(form.operands), len(form.targets), listed, len(saved))
+        head = (address, most, *sizes, int(may_share))
         return [*head, *items, *form.targets, *saved]
 
-    def _most_rows(self, block: int, code: NativeCode) -> int:
-        """The rows up to which launches are run natively: not those that may be launches of fewer
-        rows, and where native products of many rows are slow, not those that oneDNN multiplies.
-        """
+    def _may_share(self, block: int) -> bool:
+        """Whether it may pay to look which rows of its launches are the same."""
         sharing = self._blocks[block].sharing
-        may_share = sharing.has_products and bool(sharing.whole_numbers)
-        most = LEAST_ROWS - 1 if may_share else ANY_ROWS
+        return sharing.has_products and bool(sharing.whole_numbers)
+
+    def _most_rows(self, block: int, code: NativeCode) -> int:
+        """The rows up to which launches are run natively: where native products of many rows are
+        slow, not those that oneDNN multiplies.
+        """
         loaded = library()
         if loaded is None or loaded.is_fast:
-            return most
-        return min([most, *(most_small_rows(*sizes) for sizes in code.products)])
+            return ANY_ROWS
+        return min([ANY_ROWS, *(most_small_rows(*sizes) for sizes in code.products)])
 
 
 def native_code(form: FusedForm) -> NativeCode | None:

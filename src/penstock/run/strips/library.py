@@ -68,6 +68,8 @@ class Library:
         self.measure = self._function("penstock_measure", ctypes.c_int64, 0)
         self.forward = self._function("penstock_forward", ctypes.c_int64, 2)
         self.backward = self._function("penstock_backward", ctypes.c_int64, 2)
+        #: Contracts what waits for it.
+        self.collect = self._function("penstock_collect", ctypes.c_int, 2)
         self._run_code: Any = self.functions.penstock_run_code
         self._run_code.restype = ctypes.c_int
         self._run_code.argtypes = [*[_PLACE] * 7, *[_WORD] * 3]
@@ -76,6 +78,9 @@ class Library:
         self.contract.restype = None
         factor = (_PLACE, _WORD, _WORD)
         self.contract.argtypes = [_WORD, *factor, *factor, _WORD, _PLACE, _WORD, _WORD]
+        #: Matrices that were packed for it are not needed any more.
+        self.end_pass: Any = self.functions.penstock_end_pass
+        self.end_pass.restype, self.end_pass.argtypes = None, []
         #: Whether products of many rows are as fast as those of a BLAS.
         self.is_fast = bool(self.functions.penstock_is_fast())
 

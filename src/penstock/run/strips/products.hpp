@@ -303,18 +303,10 @@ class Packs {
     return memory;
   }
 
-  void begin(int64_t number) {
-    size_t kept = 0;
-    for (const Packed& one : packed) kept += one.memory.size();
-    if (kept > MOST_KEPT) packed.clear();
-    used = 0;
-    pass = number;
-  }
-
  public:
   // A matrix that stays as it is in this pass.
   const T* of(const Matrix<T>& matrix, int64_t number) {
-    if (number != pass) begin(number);
+    if (number != pass) used = 0, pass = number;
     for (size_t k = 0; k < used; ++k)
       if (packed[k].matrix == matrix) return reinterpret_cast<const T*>(packed[k].memory.data());
     if (used == packed.size()) packed.emplace_back();
@@ -325,6 +317,17 @@ class Packs {
 
   // One that does not.
   const T* of(const Matrix<T>& matrix) { return fill(passing, matrix); }
+
+  // The pass is over: little memory is kept for the next one.
+  void trim() {
+    size_t kept = passing.memory.size();
+    for (const Packed& one : packed) kept += one.memory.size();
+    if (kept <= MOST_KEPT) return;
+    packed.clear();
+    passing.memory = {};
+    used = 0;
+    pass = -1;
+  }
 };
 
 template <typename T>

@@ -34,8 +34,21 @@ class Given(IntEnum):
     ADDEND = 0
     #: It waits for the contraction of a weight gradient.
     FACTOR = 1
-    #: It is added to what other launches give.
+    #: It is added to the gradient of a uniform value.
     SUM = 2
+
+
+class How(IntEnum):
+    """How the gradient of a uniform value follows from what halves give."""
+
+    #: Sums are added up,
+    WHOLE_SUM = 0
+    #: or rows;
+    SUM_OF_ROWS = 1
+    #: two factors are multiplied;
+    PRODUCT = 2
+    #: or rows are added to those of a table.
+    TABLE = 3
 
 
 class Gone(IntEnum):
@@ -63,14 +76,13 @@ class Why(IntEnum):
     USED = 6
     #: It has failed half-way.
     BROKEN = 7
-    #: There is no room for what its half gives, until Python takes what is there.
-    FULL = 8
 
 
 #: Words of a launch in the table that measuring fills: where its record is, its rows, its block,
-#: where its saved values begin, and whether it is run natively.
-AT, ROWS, BLOCK, SAVED, IS_NATIVE = range(5)
-LAUNCH_WORDS = 5
+#: where its saved values begin, whether it is run natively, where it is said which rows are the
+#: same, and how many distinct ones were computed (0: each row was).
+AT, ROWS, BLOCK, SAVED, IS_NATIVE, SAME, DISTINCT = range(7)
+LAUNCH_WORDS = 7
 
 #: Words of a record, at least.
 LEAST_RECORD = 7
@@ -83,6 +95,10 @@ SETS = 1 << MOST_RESULTS
 MOST_ITEMS = 64
 
 GRADIENT_WORDS = 6
+
+#: Words of the gradient of a uniform value: where it is, and whether anything is written there.
+PLACE, IS_WRITTEN = range(2)
+UNIFORM_WORDS = 2
 
 
 class Words(ctypes.Structure):
@@ -101,6 +117,7 @@ class Words(ctypes.Structure):
             "wires",
             "counts",
             "launches",
+            "same",
             "saved",
             "scratch",
             "scratch_end",
@@ -109,8 +126,11 @@ class Words(ctypes.Structure):
             "threads",
             "number",
             "piece_rows",
+            "least_shared",
+            "most_shared",
             "rows",
             "saved_bytes",
+            "same_words",
             "natives",
             "scratch_most",
             "highest",
@@ -121,6 +141,7 @@ class Words(ctypes.Structure):
             "gone",
             "factors",
             "back_wires",
+            "uniform_gradients",
             "keeps",
             "why",
             "set",
