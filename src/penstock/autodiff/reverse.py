@@ -121,11 +121,11 @@ class Reversal(GradientsSoFar):
                 for half in step:
                     self._run_half(entry, half)
             except Exception as error:
-                self._note(entry, error)
+                self.note(entry, error)
                 raise
             entry.release()
 
-    def _note(self, page: Page, error: Exception) -> None:
+    def note(self, page: Page, error: Exception) -> None:
         """Say what was at work where memory has run out."""
         note_exhausted(error, self.taped, page.block, page.rows, ".backward")
 

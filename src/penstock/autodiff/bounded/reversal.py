@@ -57,7 +57,7 @@ class BoundedReversal(Reversal):
         try:
             self._enter(holder, entry, step)
         except Exception as error:
-            self._note(entry, error)
+            self.note(entry, error)
             raise
         super().run_step(entry, step)
         holder.strategy.leave(entry)
