@@ -107,8 +107,12 @@ def test_code_that_fails_once_it_has_merged_a_gradient_is_not_done_again(
 
 @pytest.mark.parametrize(
     ("result", "is_taken", "is_repeatable"),
-    [({}, False, True), ({"is_added": True}, False, False), ({"is_merged": True}, False, False)]
-    + [({}, True, False)],
+    [
+        ({}, False, True),
+        ({"is_added": True}, False, False),
+        ({"is_merged": True}, False, False),
+        ({}, True, False),
+    ],
 )
 def test_code_that_changes_what_it_reads_is_not_repeatable(result, is_taken, is_repeatable):
     cpu = torch.device("cpu")

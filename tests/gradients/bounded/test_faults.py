@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import penstock as ps
+from penstock.autodiff.bounded import runs as runs_module
 from penstock.autodiff.bounded import strategies
 from penstock.autodiff.bounded.recomputing import Recomputing
 from penstock.autodiff.gradients import GradientArena
@@ -56,6 +57,19 @@ def recurrent(x, n, w):
     return ps.while_loop(lambda k, h: k < n, step, (0, x))[1]
 
 
+@ps.function
+def placed(x, n, w):
+    """The same on two devices."""
+
+    def step(k, h):
+        with ps.device("cpu:0"):
+            made = torch.tanh(h @ w + x)
+        with ps.device("cpu:1"):
+            return k + 1, made * torch.sigmoid(made)
+
+    return ps.while_loop(lambda k, h: k < n, step, (0, x))[1]
+
+
 @pytest.fixture
 def w():
     return torch.randn(6, 6, generator=torch.Generator().manual_seed(0)).mul_(0.4).requires_grad_()
@@ -65,9 +79,9 @@ def inputs():
     return torch.randn(4, 6, generator=torch.Generator().manual_seed(1)).requires_grad_()
 
 
-def loss_of(x, w, policy="keep", budget=None, lengths=(3, 12, 0, 7)):
+def loss_of(x, w, policy="keep", budget=None, lengths=(3, 12, 0, 7), program=recurrent):
     with ps.memory(policy, budget=budget):
-        rows = recurrent.map(x, list(lengths), ps.shared(w))
+        rows = program.map(x, list(lengths), ps.shared(w))
     return sum((row * torch.arange(1.0, 7.0)).sum() for row in rows)
 
 
@@ -452,6 +466,43 @@ def test_values_leave_where_an_arena_cannot_grow(w, monkeypatch):
         found = torch.autograd.grad(loss_of(x, w, "auto"), [x, w])
     assert len(relieved) == 1
     assert all(map(torch.equal, found, expected))
+    relieved.clear()
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize(("policy", "budget"), HELD)
+def test_values_of_all_devices_leave_where_gradients_have_no_room(
+    policy, budget, is_known, w, monkeypatch
+):
+    """On a way that is known from an earlier pass, threads of devices make arenas of gradients."""
+    x = inputs()
+    expected = torch.autograd.grad(loss_of(x, w, program=placed), [x, w])
+    with bounded_runs() as runs:
+        loss = loss_of(x, w, policy, budget, program=placed)
+    stores = [strategy.store for strategy in runs[0].strategies]
+    runs.clear()
+    if is_known:
+        torch.autograd.grad(loss, [x, w], retain_graph=True)
+    sent = sum(store.sent for store in stores)
+    with monkeypatch.context() as patch:
+        failing_at(patch, GradientArena, "__init__", 1)
+        found = torch.autograd.grad(loss, [x, w])
+    torch.testing.assert_close(found, expected)
+    assert sum(store.sent for store in stores) > sent or policy == "swap"
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_values_of_all_devices_leave_where_an_arena_cannot_grow(at, w, monkeypatch):
+    x = inputs()
+    expected = torch.autograd.grad(loss_of(x, w, program=placed), [x, w])
+    relieved = []
+    with monkeypatch.context() as patch:
+        failing_growth(patch, at)
+        patch.setattr(runs_module, "give_back_lasting", lambda: False)
+        patch.setattr(Store, "shrink", lambda self: relieved.append(self) or 1)
+        loss = loss_of(x, w, "auto", program=placed)
+    assert len(set(map(id, relieved))) == 2
+    torch.testing.assert_close(torch.autograd.grad(loss, [x, w]), expected)
     relieved.clear()
 
 

@@ -84,7 +84,11 @@ class BoundedReversal(Reversal):
 
     def _new_arena(self, number: int) -> GradientArena:
         make = partial(super()._new_arena, number)
-        return _with_room(self.taped, make, make)
+        return _with_room(self._arena_holder(number), make, make)
+
+    def _arena_holder(self, number: int) -> Bounded:
+        """Whose saved values leave for the gradients of an arena."""
+        return self.taped
 
     def _owned(self, values: torch.Tensor) -> torch.Tensor:
         return unjoined(super()._owned(values))
@@ -98,6 +102,22 @@ class BoundedQueuedReversal(BoundedReversal, QueuedReversal):
     """The same on several devices."""
 
     taped: BoundedQueuedRun
+    #: Whether threads of devices are at work.
+    is_under_way = False
+
+    def go(self, entries: Sequence[Entry], way: WayBack) -> None:
+        """Run the steps of a way on the queues of their devices."""
+        self.is_under_way = True
+        try:
+            super().go(entries, way)
+        finally:
+            self.is_under_way = False
+
+    def _arena_holder(self, number: int) -> Bounded:
+        """The device that has the arena, where others are at work; all of them otherwise."""
+        if not self.is_under_way:
+            return self.taped
+        return self.taped.part(number % len(self.taped.strategies))
 
     def _expect(self, pages: Sequence[Page]) -> None:
         for strategy in self.taped.strategies:

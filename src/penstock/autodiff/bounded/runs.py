@@ -138,13 +138,17 @@ class Bounded(Taping):
 
     def makes_room(self, error: Exception) -> bool:
         """Whether saved values have left memory where there was too little of it."""
-        return is_out_of_memory(error) and bool(self.strategy.relieve(self))
+        return is_out_of_memory(error) and bool(self.relieve())
+
+    def relieve(self) -> int:
+        """Let saved values leave; the bytes that did."""
+        return self.strategy.relieve(self)
 
     def _relieves(self, error: Exception) -> bool:
         """Whether memory was given back where there was too little of it."""
         if not is_out_of_memory(error):
             return False
-        return bool(give_back_lasting() or self.strategy.relieve(self))
+        return bool(give_back_lasting() or self.relieve())
 
     def _run_form(
         self, form: Form, page: Page, tensors: Sequence[torch.Tensor]
