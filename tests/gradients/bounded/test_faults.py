@@ -21,6 +21,7 @@ from penstock.autodiff.bounded import strategies
 from penstock.autodiff.bounded.recomputing import Recomputing
 from penstock.autodiff.gradients import GradientArena
 from penstock.autodiff.page import Page
+from penstock.autodiff.tape import Taping
 from penstock.errors import SpillError
 from penstock.run.arenas import Arena
 from penstock.run.memory import spill_file
@@ -504,6 +505,22 @@ def test_values_of_all_devices_leave_where_an_arena_cannot_grow(at, w, monkeypat
     assert len(set(map(id, relieved))) == 2
     torch.testing.assert_close(torch.autograd.grad(loss, [x, w]), expected)
     relieved.clear()
+
+
+@pytest.mark.parametrize(("policy", "budget"), [("keep", None), ("swap", 3000)])
+def test_a_device_that_runs_out_of_memory_says_where(policy, budget, w, monkeypatch):
+    def fail(self, step):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 B")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Taping, "_launch", fail)
+        with pytest.raises(RuntimeError, match="can't allocate") as found:
+            loss_of(inputs(), w, policy, budget, program=placed)
+    who, held, _ = found.value.__notes__
+    assert re.match(r"in block placed.loop:\w+, \d+ rows?, at .*test_faults", who)
+    assert held.startswith("Values saved for backward take")
+    del found
+    assert_next_call_works(w)
 
 
 def test_an_arena_that_cannot_grow_says_what_would_help(w, monkeypatch):
