@@ -164,6 +164,26 @@ def test_a_full_disk_says_whose_values_and_what_helps(policy, budget, w, monkeyp
     assert_next_call_works(w)
 
 
+@pytest.mark.parametrize("at_once", [0, 1 << 20])
+def test_a_disk_that_was_full_once_can_be_used_when_it_has_room(at_once, w, monkeypatch):
+    monkeypatch.setattr(spill_file, "AT_ONCE", at_once)
+    x, lengths = inputs(), [30, 12, 5, 27]
+    expected = torch.autograd.grad(loss_of(x, w, lengths=lengths), [x, w])
+    loss = loss_of(x, w, "auto", None, lengths)
+
+    def fail(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", fail)
+        failing_at(patch, Page, "go_back", 3)
+        with pytest.raises(SpillError):
+            torch.autograd.grad(loss, [x, w], retain_graph=True)
+    for _ in range(2):
+        found = torch.autograd.grad(loss, [x, w], retain_graph=True)
+        assert all(map(torch.equal, found, expected))
+
+
 def test_a_limit_on_the_size_of_files_is_an_error():
     """In a process of its own: the limit holds for all files of a process."""
     done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, timeout=300)

@@ -162,10 +162,23 @@ class Store:
             tell, self.before_waiting = self.before_waiting, None
             tell(self.taken)
         assert each.away is not None
-        with _naming(each):
-            each.away.settle()
+        try:
+            with _naming(each):
+                each.away.settle()
+        except SpillError:
+            self._unsend(each)
+            raise
         each.tensors = []
         self._remove(each)
+
+    def _unsend(self, each: Parcel) -> None:
+        """There is no copy of a parcel, which is here still: it may be sent once more."""
+        assert each.away is not None
+        each.away.free()
+        each.away = None
+        self._copied -= each.size
+        self._unsent[each] = None
+        self._unsent.move_to_end(each, last=False)
 
     # ---- backward --------------------------------------------------------------------------------
 
