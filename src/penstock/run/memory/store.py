@@ -130,7 +130,8 @@ class Store:
     def shrink(self) -> int:
         """An allocation has failed: let half of all parcels leave; the bytes that did."""
         before, self._is_short = self.bytes, True
-        self.budget = before // 2
+        half = before // 2
+        self.budget = half if self.budget is None else min(half, self.budget)
         for each in self._expected:
             if each not in self._in_use:
                 self._turn_back(each)

@@ -162,6 +162,15 @@ def test_half_of_all_leaves_when_an_allocation_fails(backing):
     assert Store(None).shrink() == 0
 
 
+def test_a_failed_allocation_never_makes_the_budget_larger(backing):
+    """A parcel in use may take more than all of it."""
+    store = Store(10)
+    first = put(store, 0)
+    store.fetch(first)
+    assert store.shrink() == 0
+    assert store.budget == 10
+
+
 def test_a_parcel_that_could_not_leave_is_sent_anew(backing, monkeypatch):
     store = Store(100)
     first = put(store, 0)
