@@ -17,7 +17,6 @@ from penstock.autodiff.bounded.runs import Bounded
 from penstock.autodiff.page import Page
 from penstock.autodiff.queued import QueuedTapedRun
 from penstock.plan.schedule import Array
-from penstock.run.memory.exhaustion import is_out_of_memory
 from penstock.run.memory.policy import Policy
 from penstock.run.prepared import Prepared, PreparedLaunch
 
@@ -66,15 +65,14 @@ class BoundedQueuedRun(Bounded, QueuedTapedRun):
         return target.arena % len(self.placement.devices)
 
     def relieve(self) -> int:
-        """Let saved values leave: those of the device, or of all where none is at work."""
+        """Let saved values leave: those of the device, or of all once none is at work, as
+        strategies belong to the threads of devices until then.
+        """
         if self.device is not None:
             return super().relieve()
+        if self.layouts is None:
+            self.flight.land()
         return sum([self.part(device).relieve() for device in range(len(self.strategies))])
-
-    def _relieves(self, error: Exception) -> bool:
-        if self.device is None and is_out_of_memory(error):
-            self.flight.land()  # strategies belong to the threads of devices while these work
-        return super()._relieves(error)
 
     def saved_bytes(self) -> int:
         """Bytes that are held for a backward pass."""

@@ -10,12 +10,12 @@ import torch
 from penstock.autodiff.bounded.graphs import BoundedGraph
 from penstock.autodiff.bounded.queued import BoundedQueuedRun
 from penstock.autodiff.bounded.runs import Bounded
-from penstock.autodiff.gradients import GradientArena
 from penstock.autodiff.page import Page
 from penstock.autodiff.queued import QueuedReversal, QueuedTapedRun
-from penstock.autodiff.reverse import Made, Reversal
+from penstock.autodiff.reverse import Reversal
 from penstock.autodiff.tape import Entry, Taping
 from penstock.autodiff.way_back import Half, Move, WayBack
+from penstock.run.memory.room import Made, with_room
 from penstock.run.memory.store import IN_FLIGHT
 
 
@@ -65,30 +65,22 @@ class BoundedReversal(Reversal):
     def _enter(self, holder: Bounded, page: Page, halves: tuple[Half, ...]) -> None:
         enter = partial(holder.strategy.enter, holder, page)
         again = partial(holder.strategy.enter_again, holder, page)
-        _with_room(holder, enter, again)
+        with_room(enter, holder.relieve, again)
         for half in halves:
             if not half.is_bound and half.additions is not None:
                 super()._bind(page, half)  # now, before the page counts as used up
 
     def attempt(self, page: Page, work: Callable[[], Made]) -> Made:
         """The same; other pages leave, and the page is entered anew: it may have gone with them."""
-        if page.graph is not None:  # torch lets go of it as it goes backward
-            return work()
+        if page.graph is not None:
+            return super().attempt(page, work)
         holder = self._holder(page)
 
         def again() -> Made:
             holder.strategy.enter(holder, page)
             return work()
 
-        return _with_room(holder, work, again)
-
-    def _new_arena(self, number: int) -> GradientArena:
-        make = partial(super()._new_arena, number)
-        return _with_room(self._arena_holder(number), make, make)
-
-    def _arena_holder(self, number: int) -> Bounded:
-        """Whose saved values leave for the gradients of an arena."""
-        return self.taped
+        return with_room(work, holder.relieve, again)
 
     def _owned(self, values: torch.Tensor) -> torch.Tensor:
         return unjoined(super()._owned(values))
@@ -125,19 +117,6 @@ class BoundedQueuedReversal(BoundedReversal, QueuedReversal):
 
     def _holder(self, page: Page) -> Bounded:
         return self.taped.part_of(page)
-
-
-def _with_room(holder: Bounded, work: Callable[[], Made], again: Callable[[], Made]) -> Made:
-    """Do something, and where an allocation fails again and again, as long as saved values can
-    leave for it.
-    """
-    while True:
-        try:
-            return work()
-        except Exception as error:
-            if not holder.makes_room(error):
-                raise
-        work = again  # not in the clause above, where the error still holds what was computed
 
 
 def unjoined(values: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 from typing import Any, TypeGuard
 
@@ -27,10 +28,9 @@ from penstock.plan.schedule import Array, Chunk, Shared, Span
 from penstock.run.arenas import Arena
 from penstock.run.distinct import find_distinct
 from penstock.run.launch_graphs import device_of
-from penstock.run.memory.exhaustion import is_out_of_memory
-from penstock.run.memory.lasting import give_back_lasting
 from penstock.run.memory.policy import Policy
 from penstock.run.memory.read_ahead import ReadAhead
+from penstock.run.memory.room import with_room
 from penstock.run.prepared import Prepared, PreparedLaunch, PreparedReceipt, is_repeatable
 from penstock.run.recording import building_time
 
@@ -121,34 +121,15 @@ class Bounded(Taping):
         """Run a step; where an allocation fails, give back what is kept for later calls, let saved
         values leave, and try again.
         """
-        while True:
-            try:
-                return super()._step(step)
-            except Exception as error:
-                if not is_repeatable(step) or not self._relieves(error):
-                    raise
+        run = partial(super()._step, step)
+        return with_room(run, self.relieve) if is_repeatable(step) else run()
 
     def _grow_arena(self, chunk: Chunk) -> None:
-        while True:
-            try:
-                return super()._grow_arena(chunk)
-            except Exception as error:
-                if not self._relieves(error):
-                    raise
-
-    def makes_room(self, error: Exception) -> bool:
-        """Whether saved values have left memory where there was too little of it."""
-        return is_out_of_memory(error) and bool(self.relieve())
+        with_room(partial(super()._grow_arena, chunk), self.relieve)
 
     def relieve(self) -> int:
-        """Let saved values leave; the bytes that did."""
+        """Let saved values leave, as an allocation has failed; the bytes that did."""
         return self.strategy.relieve(self)
-
-    def _relieves(self, error: Exception) -> bool:
-        """Whether memory was given back where there was too little of it."""
-        if not is_out_of_memory(error):
-            return False
-        return bool(give_back_lasting() or self.relieve())
 
     def _run_form(
         self, form: Form, page: Page, tensors: Sequence[torch.Tensor]
