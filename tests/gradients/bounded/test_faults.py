@@ -16,16 +16,17 @@ import pytest
 import torch
 
 import penstock as ps
-from penstock.autodiff.bounded import runs as runs_module
 from penstock.autodiff.bounded import strategies
+from penstock.autodiff.bounded.ledger import Ledger
 from penstock.autodiff.bounded.recomputing import Recomputing
 from penstock.autodiff.gradients import GradientArena
 from penstock.autodiff.page import Page
 from penstock.autodiff.tape import Taping
 from penstock.errors import SpillError
 from penstock.run.arenas import Arena
-from penstock.run.memory import spill_file
+from penstock.run.memory import room, spill_file
 from penstock.run.memory.store import Store
+from penstock.run.outputs import OutputColumn
 from penstock.run.runner import Runner
 from tests.gradients.bounded.runs import bounded_runs
 
@@ -465,6 +466,114 @@ def test_a_segment_that_has_no_room_runs_again_from_its_beginning(kind, name, at
     torch.testing.assert_close(found, expected)
 
 
+@pytest.fixture
+def lasting(monkeypatch):
+    """Memory that is kept for later calls: a piece for each number in the list."""
+    kept = [1]
+
+    def give_back():
+        return bool(kept and kept.pop())
+
+    monkeypatch.setattr(room, "give_back_lasting", give_back)
+    return kept
+
+
+@pytest.mark.parametrize(("policy", "budget"), [("keep", None), *HELD, ("recompute", 600)])
+@pytest.mark.parametrize(("kind", "name"), [(Page, "go_back"), (GradientArena, "__init__")])
+def test_what_is_kept_for_later_calls_goes_where_backward_has_no_room(
+    kind, name, policy, budget, lasting, w, monkeypatch
+):
+    x = inputs()
+    expected = torch.autograd.grad(loss_of(x, w), [x, w])
+    loss = loss_of(x, w, policy, budget)
+    with monkeypatch.context() as patch, ps.set_fusion("never"):
+        calls = failing_at(patch, kind, name, 1)
+        found = torch.autograd.grad(loss, [x, w])
+    assert next(calls) > 2
+    assert not lasting
+    torch.testing.assert_close(found, expected)
+
+
+def failing_outputs(monkeypatch, times=1):
+    """Let outputs be copied out in vain at first."""
+    original, calls = OutputColumn.separate_rows, count()
+
+    def rows(self):
+        found = original(self)
+        if next(calls) < times:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 B")
+        return found
+
+    monkeypatch.setattr(OutputColumn, "separate_rows", rows)
+
+
+@pytest.mark.parametrize(("policy", "budget"), HELD)
+@pytest.mark.parametrize("program", [recurrent, placed])
+def test_values_leave_where_outputs_have_no_room(program, policy, budget, w, monkeypatch):
+    x, lengths = inputs(), [3, 40, 0, 60]
+    expected = torch.autograd.grad(loss_of(x, w, lengths=lengths, program=program), [x, w])
+    monkeypatch.setattr(room, "give_back_lasting", lambda: False)
+    with monkeypatch.context() as patch:
+        failing_outputs(patch)
+        loss = loss_of(x, w, policy, budget, lengths, program)
+    torch.testing.assert_close(torch.autograd.grad(loss, [x, w]), expected)
+
+
+def test_outputs_are_copied_once_more_where_memory_was_given_back(lasting, w, monkeypatch):
+    x = inputs()
+    expected = torch.autograd.grad(loss_of(x, w), [x, w])
+    with monkeypatch.context() as patch:
+        failing_outputs(patch)
+        loss = loss_of(x, w)
+    assert not lasting
+    torch.testing.assert_close(torch.autograd.grad(loss, [x, w]), expected)
+
+
+@pytest.mark.parametrize(("policy", "budget"), [("keep", None), ("swap", 0)])
+def test_outputs_that_have_no_room_say_what_would_help(policy, budget, w, monkeypatch):
+    with monkeypatch.context() as patch:
+        failing_outputs(patch, 9)
+        with pytest.raises(RuntimeError, match="can't allocate") as found:
+            loss_of(inputs(), w, policy, budget)
+    assert "between launches" in found.value.__notes__
+    del found
+    assert_next_call_works(w)
+
+
+@pytest.mark.parametrize("at", [1, 2, 5])
+@pytest.mark.parametrize("budget", [600, 1200])
+def test_rows_that_a_segment_starts_from_are_kept_once_others_have_left(
+    budget, at, lasting, w, monkeypatch
+):
+    x, lengths = inputs(), [13, 22, 0, 7]
+    expected = torch.autograd.grad(loss_of(x, w, lengths=lengths), [x, w])
+    missing, gather, calls, inside = Ledger.missing, Arena.gather, count(1), []
+
+    def looked_at(self, run, step):
+        found = missing(self, run, step)
+        while True:
+            inside.append(1)
+            try:
+                item = next(found, None)
+            finally:
+                inside.pop()
+            if item is None:
+                return
+            yield item
+
+    def failing(self, *arguments):
+        if inside and next(calls) == at:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 B")
+        return gather(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "missing", looked_at)
+        patch.setattr(Arena, "gather", failing)
+        loss = loss_of(x, w, "recompute", budget, lengths)
+    assert next(calls) > at
+    torch.testing.assert_close(torch.autograd.grad(loss, [x, w]), expected)
+
+
 def failing_growth(monkeypatch, at):
     """Let the growth of an arena number `at` fail once for want of memory."""
     original, calls = Arena.grow, count()
@@ -519,7 +628,7 @@ def test_values_of_all_devices_leave_where_an_arena_cannot_grow(at, w, monkeypat
     relieved = []
     with monkeypatch.context() as patch:
         failing_growth(patch, at)
-        patch.setattr(runs_module, "give_back_lasting", lambda: False)
+        patch.setattr(room, "give_back_lasting", lambda: False)
         patch.setattr(Store, "shrink", lambda self: relieved.append(self) or 1)
         loss = loss_of(x, w, "auto", program=placed)
     assert len(set(map(id, relieved))) == 2
