@@ -47,8 +47,9 @@ class SpillFile:
     def send(self, parts: Sequence[torch.Tensor]) -> Away:
         """Start to write bytes."""
         sizes = [len(part) for part in parts]
-        extent = self._take(joint_size(sizes))
-        file = self._opened()
+        size = joint_size(sizes)
+        file = self._opened(size)
+        extent = self._take(size)
         if extent.size <= self._at_once and not self._waiting:
             written = _done_at_once(_write, file, parts, extent.start)
         else:
@@ -57,7 +58,7 @@ class SpillFile:
 
     def read(self, extent: Extent, sizes: Sequence[int]) -> Arriving:
         """Start to read bytes."""
-        file = self._opened()
+        file = self._opened(extent.size)
         if extent.size <= self._at_once:
             _announce(file, extent)
             return _ReadAtOnce(file, extent, sizes)
@@ -93,12 +94,13 @@ class SpillFile:
         assert found is not None
         return found
 
-    def _opened(self) -> _File:
+    def _opened(self, size: int) -> _File:
+        """The file, for so many bytes."""
         if self._file is None:
             try:
                 self._file = _new_file()
             except OSError as error:
-                raise _no_room(error, self._extents.end, 0) from error
+                raise _no_room(error, size, self._extents.used) from error
         return self._file
 
 
@@ -218,7 +220,7 @@ def _not_read(error: OSError) -> SpillError:
         report(
             "Saved values could not be read back from disk.",
             facts=[("folder", _folder()), ("the system says", str(error))],
-            todo="Check the disk; the environment variable TMPDIR names another folder.",
+            todo="Check the disk; the environment variable TMPDIR can name another folder.",
         )
     )
 
@@ -226,15 +228,22 @@ def _not_read(error: OSError) -> SpillError:
 def _folder() -> str:
     """Where the file is, and why there."""
     named = os.environ.get("TMPDIR")
-    why = "which TMPDIR names" if named else "as TMPDIR is not set"
-    return f"{tempfile.gettempdir()}, {why}"
+    try:
+        folder = tempfile.gettempdir()
+    except OSError:
+        return "none that can be written to"
+    if not named:
+        return f"{folder}, as TMPDIR is not set"
+    if os.path.abspath(named) != os.path.abspath(folder):  # chosen once, and only if it can be used
+        return f"{folder}, and not {named}, which TMPDIR names"
+    return f"{folder}, which TMPDIR names"
 
 
 def _free() -> str:
     try:
         return in_words(shutil.disk_usage(tempfile.gettempdir()).free)
     except OSError as error:
-        return str(error)
+        return error.strerror or str(error)
 
 
 def _no_room(error: OSError, size: int, beside: int) -> SpillError:
