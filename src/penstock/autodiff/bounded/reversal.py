@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
@@ -155,6 +156,11 @@ def tell(run: Taping, graph: BoundedGraph | None) -> None:
     if graph is not None and isinstance(run, Bounded) and run.recorder is not None:
         text = f"Memory ({run.strategy.policy}): {graph.explain()}."
         run.recorder.record.notes.append(text)
+
+
+def one_at_a_time(run: Taping) -> AbstractContextManager[object]:
+    """Where backward passes over a bounded run go one after the other, on whatever threads."""
+    return run.passes if isinstance(run, Bounded) else nullcontext()
 
 
 def rest(run: Taping) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from threading import RLock
 from time import perf_counter
 from typing import Any, TypeGuard
 
@@ -55,6 +56,9 @@ class Bounded(Taping):
         self.layouts: list[Layout] | None = None
         #: Arenas in which segments run again, during a backward pass.
         self.arenas_again: list[Arena] | None = None
+        #: Held by the backward pass at work: what it has brought belongs to the run. The same
+        #: thread may begin another inside of it, as torch's engine does for a graph in a graph.
+        self.passes = RLock()
         #: For each device what brings rows of the host there.
         self.ahead: dict[torch.device, ReadAhead] = {}
 
