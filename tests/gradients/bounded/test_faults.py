@@ -51,6 +51,50 @@ raise SystemExit("no error")
 """
 
 
+FORKED = """
+import os
+import torch
+import penstock as ps
+from penstock.run.memory import spill_file
+
+spill_file.AT_ONCE = 0
+
+
+@ps.function
+def recurrent(x, n, w):
+    def step(k, h):
+        return k + 1, torch.tanh(h @ w + x) * torch.sigmoid(h)
+
+    return ps.while_loop(lambda k, h: k < n, step, (0, x))[1]
+
+
+x = torch.linspace(-1, 1, 24).view(4, 6).requires_grad_()
+w = torch.linspace(-0.3, 0.4, 36).view(6, 6).requires_grad_()
+
+
+def loss(policy, budget=None):
+    with ps.memory(policy, budget=budget):
+        rows = recurrent.map(x, [13, 22, 3, 7], ps.shared(w))
+    return sum((row * torch.arange(1.0, 7.0)).sum() for row in rows)
+
+
+def is_right(loss):
+    found = torch.autograd.grad(loss, [x, w], retain_graph=True)
+    return all(map(torch.equal, found, expected))
+
+
+expected = torch.autograd.grad(loss("keep"), [x, w])
+for budget in (0, 2000, 6000):
+    made = loss("swap", budget)
+    child = os.fork()
+    if not child:
+        os._exit(0 if is_right(made) and is_right(made) and is_right(loss("swap", 0)) else 7)
+    assert is_right(made) and is_right(loss("swap", 0))
+    assert os.waitpid(child, 0)[1] == 0, budget
+    assert is_right(made)
+"""
+
+
 @ps.function
 def recurrent(x, n, w):
     def step(k, h):
@@ -188,6 +232,13 @@ def test_a_disk_that_was_full_once_can_be_used_when_it_has_room(at_once, w, monk
 def test_a_limit_on_the_size_of_files_is_an_error():
     """In a process of its own: the limit holds for all files of a process."""
     done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system forks no processes")
+def test_a_forked_process_goes_backward_without_the_thread_of_its_parent():
+    command = [sys.executable, "-W", "ignore", "-c", FORKED]
+    done = subprocess.run(command, capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 

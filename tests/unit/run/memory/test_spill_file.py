@@ -72,7 +72,7 @@ def test_bytes_that_were_given_back_are_written_again():
         away.free()  # the thread reads before it writes for whoever comes next
         file.send(random_bytes(10_000)).free()
         assert torch.equal(arriving.settle()[0], parts[0])
-    assert file._extents.end <= 30_000
+    assert file._file.extents.end <= 30_000
 
 
 def failing(number):
@@ -130,7 +130,7 @@ def test_where_no_folder_can_be_used_the_error_says_so(monkeypatch):
     monkeypatch.undo()
     parts = random_bytes(3000)
     assert torch.equal(file.send(parts).bring().settle()[0], parts[0])
-    assert file._extents.used == 3008
+    assert file._file.extents.used == 3008
 
 
 def test_a_folder_that_is_not_used_is_not_said_to_be(monkeypatch):
