@@ -371,6 +371,7 @@ def test_without_a_budget_auto_acts_when_an_allocation_fails(w, monkeypatch):
     x = inputs()
     expected = torch.autograd.grad(loss_of(x, w), [x, w])
     with monkeypatch.context() as patch, ps.profile() as profile, bounded_runs() as runs:
+        patch.setattr(room, "give_back_lasting", lambda: False)
         patch.setattr(Runner, "_step", failing_once("Tried to allocate 8 GiB", 9))
         loss = loss_of(x, w, "auto")
     store = runs[0].strategy.store
@@ -482,6 +483,7 @@ def test_values_leave_where_a_backward_half_has_no_room(
     runs.clear()
     sent = store.sent
     with monkeypatch.context() as patch:
+        patch.setattr(room, "give_back_lasting", lambda: False)
         failing_at(patch, kind, name, at)
         found = torch.autograd.grad(loss, [x, w], retain_graph=keeps)
     torch.testing.assert_close(found, expected)
@@ -672,6 +674,7 @@ def test_values_of_all_devices_leave_where_gradients_have_no_room(
         torch.autograd.grad(loss, [x, w], retain_graph=True)
     sent = sum(store.sent for store in stores)
     with monkeypatch.context() as patch:
+        patch.setattr(room, "give_back_lasting", lambda: False)
         failing_at(patch, GradientArena, "__init__", 1)
         found = torch.autograd.grad(loss, [x, w])
     torch.testing.assert_close(found, expected)
