@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from penstock.autodiff.anomalies import place_of
-from penstock.autodiff.bounded.reversal import graph_for, rest, reversal_of, tell
+from penstock.autodiff.bounded.reversal import graph_for, one_at_a_time, rest, reversal_of, tell
 from penstock.autodiff.captured_ways import replay_way, require_values
 from penstock.autodiff.ends import Ends
 from penstock.autodiff.nans import NanFound
@@ -30,19 +30,20 @@ def go_backward(ends: Ends, grads: Sequence[torch.Tensor | None]) -> Sequence[to
     require_values(ends.run)
     recorder = ends.run.recorder
     checks_nan = looks_for_nan() or (recorder is not None and recorder.checks_nan)
-    try:
-        with without_modes():
-            if torch.is_grad_enabled():
-                return _replay(ends, grads, keep)
-            return _reverse(ends, grads, keep, checks_nan)
-    except Exception as error:
-        note_exhausted(error, ends.run, None, 0, ".backward")
-        raise
-    finally:
-        if recorder is not None:
-            recorder.describe_all()
-        rest(ends.run)
-        rest_poured(ends.run)
+    with one_at_a_time(ends.run):
+        try:
+            with without_modes():
+                if torch.is_grad_enabled():
+                    return _replay(ends, grads, keep)
+                return _reverse(ends, grads, keep, checks_nan)
+        except Exception as error:
+            note_exhausted(error, ends.run, None, 0, ".backward")
+            raise
+        finally:
+            if recorder is not None:
+                recorder.describe_all()
+            rest(ends.run)
+            rest_poured(ends.run)
 
 
 def _replay(

@@ -111,6 +111,12 @@ def _new_run(made: DifferentiableCall) -> TapedRun:
 
 def split_outputs(run: TapedRun, made: DifferentiableCall) -> tuple[torch.Tensor, ...]:
     """The tensors through which gradients flow; the others are left with the call."""
+    return run.with_room(lambda: _split(run, made))
+
+
+def _split(run: TapedRun, made: DifferentiableCall) -> tuple[torch.Tensor, ...]:
+    """The same; where memory has run out on the way it begins anew."""
+    made.plain, made.flowing = {}, []
     columns = collect_outputs(run.outcome, run.arena)
     flowing: list[torch.Tensor] = []
     for position, (wire, column) in enumerate(zip(made.entry.outputs, columns, strict=True)):

@@ -139,12 +139,14 @@ class FusedHalf:
                 self.additions = (*self.additions, addition)
 
     def run(self, reversal: Reversal, page: Page) -> bool:
-        """Do it; False where it must be done the plain way."""
+        """Do it; False where it must be done the plain way. Code that fails and may have added to
+        gradients raises: the plain way would add to them again.
+        """
         form = self.layout.form.form
         compiled = form.ready(self.size)
         if compiled is None:
             return False
-        given = run_compiled(compiled, self._filled(reversal, page), form.name)
+        given = run_compiled(compiled, self._filled(reversal, page), form)
         if given is None:
             return False
         for item, places in self.layout.collected:

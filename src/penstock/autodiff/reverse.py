@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TypeVar
 
 import torch
 
@@ -19,7 +18,7 @@ from penstock.autodiff.additions import Outline, find_additions, find_outline, r
 from penstock.autodiff.contract import Contraction
 from penstock.autodiff.distinct_half import run_distinct_half
 from penstock.autodiff.fused_half import bind_half
-from penstock.autodiff.gradients import as_array, finder
+from penstock.autodiff.gradients import GradientArena, as_array, finder
 from penstock.autodiff.gradients_so_far import GradientsSoFar
 from penstock.autodiff.joint import Pattern, TrainingForm
 from penstock.autodiff.nans import check_half
@@ -33,8 +32,7 @@ from penstock.run.collector import collector_waits
 from penstock.run.fused.indices import FindIndex, Indices
 from penstock.run.fused.setting import Fusion
 from penstock.run.memory.exhaustion import note_exhausted
-
-Made = TypeVar("Made")
+from penstock.run.memory.room import Made, with_room
 
 
 class Reversal(GradientsSoFar):
@@ -121,11 +119,11 @@ class Reversal(GradientsSoFar):
                 for half in step:
                     self._run_half(entry, half)
             except Exception as error:
-                self._note(entry, error)
+                self.note(entry, error)
                 raise
             entry.release()
 
-    def _note(self, page: Page, error: Exception) -> None:
+    def note(self, page: Page, error: Exception) -> None:
         """Say what was at work where memory has run out."""
         note_exhausted(error, self.taped, page.block, page.rows, ".backward")
 
@@ -241,8 +239,20 @@ class Reversal(GradientsSoFar):
             addition.run(self, results)
 
     def attempt(self, page: Page, work: Callable[[], Made]) -> Made:
-        """Do what changes nothing for a page; it may be done again where memory runs out."""
-        return work()
+        """Do what changes nothing for a page; it is done again where memory runs out and some is
+        given back.
+        """
+        if page.graph is not None:  # torch lets go of it as it goes backward
+            return work()
+        return with_room(work, self.taped.relieve)
+
+    def _new_arena(self, number: int) -> GradientArena:
+        make = partial(super()._new_arena, number)
+        return with_room(make, self._arena_holder(number).relieve)
+
+    def _arena_holder(self, number: int) -> Taping:
+        """Whose saved values leave for the gradients of an arena."""
+        return self.taped
 
     def _compute(self, page: Page, half: Half) -> tuple[list[torch.Tensor], HalfResults]:
         """The cotangents of the rows of a half, and what it gives."""

@@ -43,6 +43,8 @@ class CallBack(NamedTuple):
     is_own: bool
     #: Whether it reads what can be used up.
     needs_saved: bool
+    #: Whether it may be done again where the code has failed.
+    is_repeatable: bool
 
 
 class StraightWay:
@@ -88,8 +90,16 @@ class StraightWay:
             (place, position, (page.rows, entries) if entries > 1 else None)
             for place, position, entries in layout.saved
         ]
-        take, needs = itemgetter(*places), half.needs_saved
-        return CallBack(half, form.compiled, take, saved, layout.collected, form.gives_own, needs)
+        return CallBack(
+            half,
+            form.compiled,
+            itemgetter(*places),
+            saved,
+            layout.collected,
+            form.gives_own,
+            half.needs_saved,
+            form.code.is_repeatable,
+        )
 
     def go(self, reversal: Reversal, entries: Sequence[Entry]) -> bool:
         """Take all steps; False where the usual way must be taken, before anything was done."""
@@ -110,20 +120,24 @@ class StraightWay:
         return True
 
     def _run(self, reversal: Reversal, page: Page, call: CallBack, pool: list[Any]) -> None:
-        half, code, take, saved, collected, is_own, needs_saved = call
+        half, code, take, saved, collected, is_own, needs_saved, is_repeatable = call
         tensors = list(take(pool))
         if needs_saved:
             page.use(half.index, is_last=True)
         for place, position, shape in saved:
             values = page.read_saved(position)
             tensors[place] = values if shape is None else values.view(*shape, *values.shape[1:])
-        try:
-            if not contiguous(tensors):
-                raise ValueError("saved values were made the plain way")
-            given = code(tensors)
-        except Exception as error:  # the usual way tells whose fault it is
-            log.debug("compiled code failed: %s", error)
+        if not contiguous(tensors):  # saved values were made the plain way
             reversal.run_backward(page, half)
+            return
+        try:
+            given = code(tensors)
+        except Exception as error:
+            if not is_repeatable:  # gradients may have been added already
+                reversal.note(page, error)
+                raise
+            log.debug("compiled code failed: %s", error)
+            reversal.run_backward(page, half)  # the usual way tells whose fault it is
             return
         for item, places in collected:
             factors = [given[place] for place in places]

@@ -54,7 +54,7 @@ def run_placed(
         run = kind(executable, captures, count, numbers, seed, recorder=recorder)
         run.place(transport)
         run.carry_out(columns)
-        found = collect_outputs(run.outcome, run.arena)
+        found = run.with_room(lambda: collect_outputs(run.outcome, run.arena))
     return [column.stacked() if is_joined else column.rows() for column in found]
 
 

@@ -161,7 +161,7 @@ class Executable:
         with torch.no_grad(), user_errors(numbers), self.recorded(count) as recorder:
             run = self.run_kind(self, captures, count, numbers, seed, recorder=recorder)
             run.carry_out(columns)
-            return collect_outputs(run.outcome, run.arena)
+            return run.with_room(lambda: collect_outputs(run.outcome, run.arena))
 
     @property
     def run_kind(self) -> type[Run]:

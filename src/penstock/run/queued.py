@@ -31,6 +31,7 @@ from penstock.plan.schedule import (
 from penstock.run.arenas import merged
 from penstock.run.flight import Flight, Message
 from penstock.run.fused.indices import Indices
+from penstock.run.memory.exhaustion import note_exhausted
 from penstock.run.prepared import PreparedLaunch, PreparedWindow, prepare_receipt
 from penstock.run.queues import Task
 from penstock.run.runner import Runner
@@ -81,13 +82,21 @@ class OnQueues(Runner):
         #: The marks that the next launch waits for.
         self._awaited: list[int] = []
         try:
+            self._carry_out_and_land(columns)
+        except Exception as error:
+            note_exhausted(error, self, None, 0)
+            raise
+        if self.recorder is not None:
+            self.recorder.ended(self)
+
+    def _carry_out_and_land(self, columns: Any) -> None:
+        """The same; what has gone wrong on some device is raised when nothing is under way."""
+        try:
             super().carry_out(columns)  # type: ignore[misc]
         except BaseException as error:
             self.flight.cancel(error, self._count)
             self.flight.land()
         self.flight.land()
-        if self.recorder is not None:
-            self.recorder.ended(self)
 
     def _bind_ahead(self, step: PreparedLaunch) -> None:
         """Nothing is compiled for devices."""
@@ -123,7 +132,7 @@ class OnQueues(Runner):
             assert not isinstance(item, Read | Chunk)
             device = self._device(item.target)
             indices = batch.indices[device]
-            self._add(batch, device, lambda: self._step(self._prepare(item, indices)))
+            self._add(batch, device, lambda: self._run_steps((self._prepare(item, indices),)))
 
     def _put_launch(self, batch: Batch, item: Launch) -> None:
         for operand in item.operands:
@@ -135,7 +144,7 @@ class OnQueues(Runner):
             batch.add(device, self._count, self._watched(device, "for earlier iterations", wait))
         self._awaited.clear()
         step = self._prepare(item, batch.indices[device])
-        self._add(batch, device, partial(self._step, step))
+        self._add(batch, device, partial(self._run_steps, (step,)))
 
     def _put_exchange(self, batch: Batch, item: Copy) -> None:
         """The rows are sent as soon as they are written, whatever else the source has to do."""
@@ -155,7 +164,7 @@ class OnQueues(Runner):
         def receive() -> None:
             values = take()
             if values is not None:
-                self._step(prepare_receipt(self, item, values))
+                self._run_steps((prepare_receipt(self, item, values),))
 
         send = self.flight.sending(self._count, exchange.source, message, find)
         if exchange.after < batch.first:  # what comes after it may be in the queue already

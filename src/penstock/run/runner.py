@@ -8,9 +8,9 @@ and which instance each row of the coming launches belongs to.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -42,6 +42,7 @@ from penstock.run.fused.setting import Fusion
 from penstock.run.memory.exhaustion import is_out_of_memory, note_exhausted
 from penstock.run.memory.lasting import give_back_lasting
 from penstock.run.memory.policy import KEEP
+from penstock.run.memory.room import with_room
 from penstock.run.nans import check_launch
 from penstock.run.prepared import (
     Prepared,
@@ -63,6 +64,8 @@ from penstock.run.prepared import (
 from penstock.run.recording import CallRecorder
 from penstock.run.straight import Note
 from penstock.run.uploads import unchanging
+
+Made = TypeVar("Made")
 
 
 class Space(Protocol):
@@ -220,6 +223,18 @@ class Runner:
     def saved_bytes(self) -> int:
         """Bytes that are held for a backward pass."""
         return 0
+
+    def relieve(self) -> int:
+        """Let saved values leave, as an allocation has failed; the bytes that did."""
+        return 0
+
+    def with_room(self, work: Callable[[], Made]) -> Made:
+        """Do between launches what may be done again where an allocation fails."""
+        try:
+            return with_room(work, self.relieve)
+        except Exception as error:
+            note_exhausted(error, self, None, 0)
+            raise
 
     def _grow(self, chunks: Sequence[Chunk]) -> None:
         try:

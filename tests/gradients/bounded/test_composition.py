@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -265,6 +268,36 @@ def explained_without_policy(w):
     with ps.profile() as profile:
         outputs(inputs(), w)
     return profile.explain()
+
+
+@pytest.fixture
+def _many_switches():
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@by_policy
+@pytest.mark.parametrize("is_placed", [False, True])
+@pytest.mark.usefixtures("_many_switches")
+def test_threads_go_through_a_retained_graph_one_after_the_other(policy, budget, is_placed, w):
+    x, lengths = inputs(), [33, 42, 3, 27]
+    loop = placed_loop(w) if is_placed else recurrent
+    shared = () if is_placed else (ps.shared(w),)
+    expected = torch.autograd.grad(scalar(loop.map(x, lengths, *shared)), [x, w])
+    with ps.memory(policy, budget=budget):
+        loss = scalar(loop.map(x, lengths, *shared))
+
+    def go(_):
+        return [torch.autograd.grad(loss, [x, w], retain_graph=True) for _ in range(3)]
+
+    with ThreadPoolExecutor(2) as threads:
+        for found in threads.map(go, range(2)):
+            for each in found:
+                assert_same(each, expected, policy)
+    assert_same(torch.autograd.grad(loss, [x, w]), expected, policy)
 
 
 def placed_loop(w):

@@ -123,7 +123,8 @@ class Ledger:
 
     def missing(self, run: Runner, step: Prepared) -> Iterator[tuple[Rows, torch.Tensor]]:
         """The rows that a step is about to read and that nobody here has made, with values of
-        their own; from now on they are known.
+        their own; from now on they are known. Where memory runs out it may be asked again for the
+        others.
         """
         for source in sources_of(step):
             number, arena = source.arena, run.arena(source.arena)
@@ -135,10 +136,10 @@ class Ledger:
                 continue
             slots = self._unknown(run, source)
             if len(slots):
-                self.known[number][slots] = True
                 picked = pick(number, slots)
                 values = arena.gather(picked)
                 owned = values.clone() if type(picked) is Span else values
+                self.known[number][slots] = True  # not before they are there
                 is_foreign = self._are_foreign(number, slots)
                 yield Rows(number, slots, is_foreign, owned.nbytes), owned
 

@@ -64,6 +64,16 @@ class BoundedQueuedRun(Bounded, QueuedTapedRun):
         (target,) = targets_of(step)
         return target.arena % len(self.placement.devices)
 
+    def relieve(self) -> int:
+        """Let saved values leave: those of the device, or of all once none is at work, as
+        strategies belong to the threads of devices until then.
+        """
+        if self.device is not None:
+            return super().relieve()
+        if self.layouts is None:
+            self.flight.land()
+        return sum([self.part(device).relieve() for device in range(len(self.strategies))])
+
     def saved_bytes(self) -> int:
         """Bytes that are held for a backward pass."""
         return sum(strategy.store.bytes for strategy in self.strategies)

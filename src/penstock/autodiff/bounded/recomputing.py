@@ -9,6 +9,7 @@ the first half of such a segment runs to make the rows of the second, and so on 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.autodiff.bounded.dividing import page_bytes
@@ -26,6 +27,7 @@ from penstock.autodiff.page import Page
 from penstock.autodiff.tape import Entry
 from penstock.plan.schedule import Picks, Span
 from penstock.run.memory.policy import Policy, in_words
+from penstock.run.memory.room import with_room
 from penstock.run.prepared import Prepared
 
 if TYPE_CHECKING:
@@ -70,12 +72,15 @@ class Recomputing(Swapping):
         segment = self.segments[-1]
         if self.policy.budget is not None:
             self.store.make_room(more + bytes_to_keep(run, step))
+        with_room(partial(self._keep_missing, run, step, segment), run.relieve)
+        self.store.beside = self.held_beside(segment)
+
+    def _keep_missing(self, run: Bounded, step: Prepared, segment: Segment) -> None:
         for rows, values in self.ledger.missing(run, step):
             self._rows.append(rows)
             segment.needs.append(rows)
             segment.values.append(values)
             segment.row_bytes += rows.bytes
-        self.store.beside = self.held_beside(segment)
 
     def after(self, run: Bounded, step: Prepared, entry: Entry, seconds: float) -> None:
         """Note the step."""

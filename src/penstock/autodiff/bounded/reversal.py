@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
@@ -10,12 +11,12 @@ import torch
 from penstock.autodiff.bounded.graphs import BoundedGraph
 from penstock.autodiff.bounded.queued import BoundedQueuedRun
 from penstock.autodiff.bounded.runs import Bounded
-from penstock.autodiff.gradients import GradientArena
 from penstock.autodiff.page import Page
 from penstock.autodiff.queued import QueuedReversal, QueuedTapedRun
-from penstock.autodiff.reverse import Made, Reversal
+from penstock.autodiff.reverse import Reversal
 from penstock.autodiff.tape import Entry, Taping
 from penstock.autodiff.way_back import Half, Move, WayBack
+from penstock.run.memory.room import Made, with_room
 from penstock.run.memory.store import IN_FLIGHT
 
 
@@ -57,7 +58,7 @@ class BoundedReversal(Reversal):
         try:
             self._enter(holder, entry, step)
         except Exception as error:
-            self._note(entry, error)
+            self.note(entry, error)
             raise
         super().run_step(entry, step)
         holder.strategy.leave(entry)
@@ -65,26 +66,22 @@ class BoundedReversal(Reversal):
     def _enter(self, holder: Bounded, page: Page, halves: tuple[Half, ...]) -> None:
         enter = partial(holder.strategy.enter, holder, page)
         again = partial(holder.strategy.enter_again, holder, page)
-        _with_room(holder, enter, again)
+        with_room(enter, holder.relieve, again)
         for half in halves:
             if not half.is_bound and half.additions is not None:
                 super()._bind(page, half)  # now, before the page counts as used up
 
     def attempt(self, page: Page, work: Callable[[], Made]) -> Made:
         """The same; other pages leave, and the page is entered anew: it may have gone with them."""
-        if page.graph is not None:  # torch lets go of it as it goes backward
-            return work()
+        if page.graph is not None:
+            return super().attempt(page, work)
         holder = self._holder(page)
 
         def again() -> Made:
             holder.strategy.enter(holder, page)
             return work()
 
-        return _with_room(holder, work, again)
-
-    def _new_arena(self, number: int) -> GradientArena:
-        make = partial(super()._new_arena, number)
-        return _with_room(self.taped, make, make)
+        return with_room(work, holder.relieve, again)
 
     def _owned(self, values: torch.Tensor) -> torch.Tensor:
         return unjoined(super()._owned(values))
@@ -98,6 +95,22 @@ class BoundedQueuedReversal(BoundedReversal, QueuedReversal):
     """The same on several devices."""
 
     taped: BoundedQueuedRun
+    #: Whether threads of devices are at work.
+    is_under_way = False
+
+    def go(self, entries: Sequence[Entry], way: WayBack) -> None:
+        """Run the steps of a way on the queues of their devices."""
+        self.is_under_way = True
+        try:
+            super().go(entries, way)
+        finally:
+            self.is_under_way = False
+
+    def _arena_holder(self, number: int) -> Bounded:
+        """The device that has the arena, where others are at work; all of them otherwise."""
+        if not self.is_under_way:
+            return self.taped
+        return self.taped.part(number % len(self.taped.strategies))
 
     def _expect(self, pages: Sequence[Page]) -> None:
         for strategy in self.taped.strategies:
@@ -105,19 +118,6 @@ class BoundedQueuedReversal(BoundedReversal, QueuedReversal):
 
     def _holder(self, page: Page) -> Bounded:
         return self.taped.part_of(page)
-
-
-def _with_room(holder: Bounded, work: Callable[[], Made], again: Callable[[], Made]) -> Made:
-    """Do something, and where an allocation fails again and again, as long as saved values can
-    leave for it.
-    """
-    while True:
-        try:
-            return work()
-        except Exception as error:
-            if not holder.makes_room(error):
-                raise
-        work = again  # not in the clause above, where the error still holds what was computed
 
 
 def unjoined(values: torch.Tensor) -> torch.Tensor:
@@ -156,6 +156,11 @@ def tell(run: Taping, graph: BoundedGraph | None) -> None:
     if graph is not None and isinstance(run, Bounded) and run.recorder is not None:
         text = f"Memory ({run.strategy.policy}): {graph.explain()}."
         run.recorder.record.notes.append(text)
+
+
+def one_at_a_time(run: Taping) -> AbstractContextManager[object]:
+    """Where backward passes over a bounded run go one after the other, on whatever threads."""
+    return run.passes if isinstance(run, Bounded) else nullcontext()
 
 
 def rest(run: Taping) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from threading import RLock
 from time import perf_counter
 from typing import Any, TypeGuard
 
@@ -27,10 +29,9 @@ from penstock.plan.schedule import Array, Chunk, Shared, Span
 from penstock.run.arenas import Arena
 from penstock.run.distinct import find_distinct
 from penstock.run.launch_graphs import device_of
-from penstock.run.memory.exhaustion import is_out_of_memory
-from penstock.run.memory.lasting import give_back_lasting
 from penstock.run.memory.policy import Policy
 from penstock.run.memory.read_ahead import ReadAhead
+from penstock.run.memory.room import with_room
 from penstock.run.prepared import Prepared, PreparedLaunch, PreparedReceipt, is_repeatable
 from penstock.run.recording import building_time
 
@@ -55,6 +56,9 @@ class Bounded(Taping):
         self.layouts: list[Layout] | None = None
         #: Arenas in which segments run again, during a backward pass.
         self.arenas_again: list[Arena] | None = None
+        #: Held by the backward pass at work: what it has brought belongs to the run. The same
+        #: thread may begin another inside of it, as torch's engine does for a graph in a graph.
+        self.passes = RLock()
         #: For each device what brings rows of the host there.
         self.ahead: dict[torch.device, ReadAhead] = {}
 
@@ -121,30 +125,15 @@ class Bounded(Taping):
         """Run a step; where an allocation fails, give back what is kept for later calls, let saved
         values leave, and try again.
         """
-        while True:
-            try:
-                return super()._step(step)
-            except Exception as error:
-                if not is_repeatable(step) or not self._relieves(error):
-                    raise
+        run = partial(super()._step, step)
+        return with_room(run, self.relieve) if is_repeatable(step) else run()
 
     def _grow_arena(self, chunk: Chunk) -> None:
-        while True:
-            try:
-                return super()._grow_arena(chunk)
-            except Exception as error:
-                if not self._relieves(error):
-                    raise
+        with_room(partial(super()._grow_arena, chunk), self.relieve)
 
-    def makes_room(self, error: Exception) -> bool:
-        """Whether saved values have left memory where there was too little of it."""
-        return is_out_of_memory(error) and bool(self.strategy.relieve(self))
-
-    def _relieves(self, error: Exception) -> bool:
-        """Whether memory was given back where there was too little of it."""
-        if not is_out_of_memory(error):
-            return False
-        return bool(give_back_lasting() or self.strategy.relieve(self))
+    def relieve(self) -> int:
+        """Let saved values leave, as an allocation has failed; the bytes that did."""
+        return self.strategy.relieve(self)
 
     def _run_form(
         self, form: Form, page: Page, tensors: Sequence[torch.Tensor]

@@ -71,7 +71,7 @@ class FusedLaunch:
         compiled = self.form.ready(self.rows)
         if compiled is None:
             return None
-        return run_compiled(compiled, self._tensors(run), self.form.name)
+        return run_compiled(compiled, self._tensors(run), self.form)
 
     def run_anyhow(self, run: Runner) -> Sequence[torch.Tensor]:
         """Do the launch, uncompiled where it must be."""
@@ -130,20 +130,24 @@ class FusedLaunch:
 def run_form(form: FusedForm, rows: int, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
     """What the code of a launch gives, compiled or not."""
     compiled = form.ready(rows)
-    given = None if compiled is None else run_compiled(compiled, tensors.copy(), form.name)
+    given = None if compiled is None else run_compiled(compiled, tensors.copy(), form)
     return form.code.run(*tensors) if given is None else given
 
 
 def run_compiled(
-    compiled: Compiled, tensors: list[torch.Tensor], name: str
+    compiled: Compiled, tensors: list[torch.Tensor], form: FusedForm
 ) -> Sequence[torch.Tensor] | None:
-    """What compiled code gives; None where the plain way must be taken."""
+    """What compiled code gives; None where the plain way must be taken, before anything was done
+    that it would do again.
+    """
     if not contiguous(tensors):
         return None
     try:
         return compiled(tensors)
-    except Exception as error:  # the plain way tells whose fault it is
-        log.debug("%s failed: %s", name, error)
+    except Exception as error:
+        if not form.code.is_repeatable:
+            raise
+        log.debug("%s failed: %s", form.name, error)  # the plain way tells whose fault it is
         return None
 
 

@@ -103,6 +103,15 @@ class LaunchCode:
         """Where it runs."""
         return self.parts[0].device
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether it may be done again where it has failed half-way: nothing that it reads is
+        changed.
+        """
+        results = [written for written in self.results if written is not None]
+        is_changed = any(written.is_added or written.is_merged for written in results)
+        return not is_changed and not any(part.is_taken for part in self.parts)
+
     def run(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The plain way."""
         remaining = iter(tensors)

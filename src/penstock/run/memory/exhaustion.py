@@ -69,6 +69,8 @@ def _advice(policy: Policy, saved: int, *, is_back: bool) -> str:
         return "Gradients and what computes them take the rest: map fewer instances at a time."
     if policy == KEEP:
         cure = 'With ps.memory("auto", budget=...) around the call'
+    elif policy.budget == 0:
+        return "No budget is smaller, so what is held is at work: map fewer instances at a time."
     elif policy.budget is not None:
         cure = "With a smaller budget"
     elif policy.kind == "swap":

@@ -11,12 +11,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from penstock.run.memory.parcels import Extensions, Owner, Parcel, nobody
+from penstock.run.memory.room import with_room
 from penstock.run.memory.store import Store
 
 
@@ -137,7 +139,8 @@ class Holdings:
         for positions in own.values():
             chosen = [tensors[k] for k in positions]
             lying = Extensions(chosen)
-            parcel = self.store.put(lying.compact(chosen), sum(lying.sizes.values()), owner)
+            compacted = with_room(partial(lying.compact, chosen), self.store.shrink)
+            parcel = self.store.put(compacted, sum(lying.sizes.values()), owner)
             made.parts.append(Part(parcel, positions))
         return made
 

@@ -5,6 +5,9 @@ written and not mapped: a full disk is then an error that can be raised. One thr
 that it is given in order, and nothing is written beside it, so bytes that are given back can be
 written over by whoever comes next. Few bytes are with the system sooner than with a thread: it
 writes them to the disk, and reads them from there, while others are computed.
+
+A process that is forked has the same file as its parent, and no thread: after that both read what
+they have in it and write to files of their own, and the child does what was left to the thread.
 """
 
 from __future__ import annotations
@@ -15,13 +18,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import torch
 
 from penstock.errors import SpillError, report
 from penstock.run.memory.extents import Extent, Extents, rounded
-from penstock.run.memory.parcels import Arriving, Away, joint_size, split
+from penstock.run.memory.parcels import Arriving, joint_size, split
 from penstock.run.memory.policy import in_words
 
 #: Bytes that are copied to the system, or from it, in about the time in which a thread is told.
@@ -38,31 +43,49 @@ class SpillFile:
 
     def __init__(self, *, alone: bool = False) -> None:
         self._at_once = sys.maxsize if alone else AT_ONCE
-        self._extents = Extents()
+        #: What is written to next.
         self._file: _File | None = None
         self._worker: ThreadPoolExecutor | None = None
         #: What the thread has yet to do.
         self._waiting: set[Future[None]] = set()
+        #: What the thread of a parent process had yet to do.
+        self._left: set[Future[None]] = set()
+        _known.add(self)
 
-    def send(self, parts: Sequence[torch.Tensor]) -> Away:
+    def leave_file(self) -> None:
+        """Nothing more is written to the file: another process reads it."""
+        self._file = None
+
+    def begin_in_child(self) -> None:
+        """The thread has stayed with the parent."""
+        self.leave_file()
+        self._at_once, self._worker = sys.maxsize, None
+        self._left, self._waiting = self._left | self._waiting, set()
+
+    def is_left(self, job: Future[None]) -> bool:
+        """Whether nobody will do what a thread was told."""
+        return job in self._left
+
+    def send(self, parts: Sequence[torch.Tensor]) -> _Spilled:
         """Start to write bytes."""
         sizes = [len(part) for part in parts]
-        extent = self._take(joint_size(sizes))
-        file = self._opened()
+        size = joint_size(sizes)
+        file = self._opened(size)
+        extent = file.take(size)
         if extent.size <= self._at_once and not self._waiting:
             written = _done_at_once(_write, file, parts, extent.start)
         else:
             written = self._told(_write, file, parts, extent.start)
-        return _Spilled(self, extent, sizes, written)
+        return _Spilled(self, parts, file, extent, written)
 
-    def read(self, extent: Extent, sizes: Sequence[int]) -> Arriving:
+    def read(self, file: _File, extent: Extent, sizes: Sequence[int]) -> Arriving:
         """Start to read bytes."""
-        file = self._opened()
         if extent.size <= self._at_once:
             _announce(file, extent)
             return _ReadAtOnce(file, extent, sizes)
         values = torch.empty(joint_size(sizes), dtype=torch.uint8)
-        return _Read(split(values, sizes), self._told(_read, file, values, extent.start))
+        work = partial(_read, file, values, extent.start)
+        return _Read(self, split(values, sizes), work, self._told(work))
 
     def _told(self, work: Callable[..., None], *arguments: Any) -> Future[None] | None:
         """Tell the thread what to do, and remember it until it is done."""
@@ -77,29 +100,32 @@ class SpillFile:
         job.add_done_callback(self._waiting.discard)
         return job
 
-    def give_back(self, extent: Extent) -> None:
-        """Bytes of the file may be written over."""
-        self._extents.give_back(extent)
-
-    def no_room(self, error: OSError, extent: Extent, size: int) -> SpillError:
-        """The error for so many bytes that could not be written to an extent."""
-        return _no_room(error, size, self._extents.used - extent.size)
-
-    def _take(self, size: int) -> Extent:
-        found = self._extents.take(size)
-        if found is None:
-            self._extents.grow(rounded(size))
-            found = self._extents.take(size)
-        assert found is not None
-        return found
-
-    def _opened(self) -> _File:
+    def _opened(self, size: int) -> _File:
+        """The file, for so many bytes."""
         if self._file is None:
             try:
                 self._file = _new_file()
             except OSError as error:
-                raise _no_room(error, self._extents.end, 0) from error
+                raise _no_room(error, size, 0) from error
         return self._file
+
+
+#: All files of the process.
+_known: WeakSet[SpillFile] = WeakSet()
+
+
+def _leave_files() -> None:
+    for each in list(_known):
+        each.leave_file()
+
+
+def _begin_in_child() -> None:
+    for each in list(_known):
+        each.begin_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_parent=_leave_files, after_in_child=_begin_in_child)
 
 
 class _File:
@@ -107,6 +133,16 @@ class _File:
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.extents = Extents()
+
+    def take(self, size: int) -> Extent:
+        """Room for so many bytes."""
+        found = self.extents.take(size)
+        if found is None:
+            self.extents.grow(rounded(size))
+            found = self.extents.take(size)
+        assert found is not None
+        return found
 
     def __del__(self) -> None:
         os.close(self.number)
@@ -122,40 +158,62 @@ class _Spilled:
     """Bytes in the file, or on their way there."""
 
     def __init__(
-        self, file: SpillFile, extent: Extent, sizes: Sequence[int], written: Future[None] | None
+        self,
+        spill: SpillFile,
+        parts: Sequence[torch.Tensor],
+        file: _File,
+        extent: Extent,
+        written: Future[None] | None,
     ) -> None:
-        self._file, self._extent, self._sizes = file, extent, sizes
-        self._written = written
+        self._spill, self._file, self._extent = spill, file, extent
+        self._sizes, self._written = [len(part) for part in parts], written
+        #: The bytes, as long as they may have to be written once more.
+        self._parts = parts if written is not None else ()
 
     def settle(self) -> None:
         """Wait until the bytes are written."""
-        if self._written is not None:
-            try:
+        if self._written is None:
+            return
+        if self._spill.is_left(self._written):
+            made = self._spill.send(self._parts)
+            self._file, self._extent, self._written = made._file, made._extent, made._written
+        try:
+            if self._written is not None:
                 self._written.result()
-            except OSError as error:
-                raise self._file.no_room(error, self._extent, sum(self._sizes)) from error
-            self._written = None
+        except OSError as error:
+            beside = self._file.extents.used - self._extent.size
+            raise _no_room(error, sum(self._sizes), beside) from error
+        self._written, self._parts = None, ()
 
     def bring(self) -> Arriving:
         """Start to read the bytes."""
-        return self._file.read(self._extent, self._sizes)
+        return self._spill.read(self._file, self._extent, self._sizes)
 
     def free(self) -> None:
         """The bytes may be written over."""
-        self._file.give_back(self._extent)
+        self._file.extents.give_back(self._extent)
 
 
 class _Read:
     """Bytes that are being read."""
 
-    def __init__(self, parts: list[torch.Tensor], done: Future[None] | None) -> None:
-        self._parts, self._done = parts, done
+    def __init__(
+        self,
+        spill: SpillFile,
+        parts: list[torch.Tensor],
+        work: Callable[[], None],
+        done: Future[None] | None,
+    ) -> None:
+        self._spill, self._parts, self._work, self._done = spill, parts, work, done
 
     def settle(self) -> list[torch.Tensor]:
         """Wait until the bytes are read."""
         if self._done is not None:
             try:
-                self._done.result()
+                if self._spill.is_left(self._done):
+                    self._work()
+                else:
+                    self._done.result()
             except OSError as error:
                 raise _not_read(error) from error
         return self._parts
@@ -218,7 +276,7 @@ def _not_read(error: OSError) -> SpillError:
         report(
             "Saved values could not be read back from disk.",
             facts=[("folder", _folder()), ("the system says", str(error))],
-            todo="Check the disk; the environment variable TMPDIR names another folder.",
+            todo="Check the disk; the environment variable TMPDIR can name another folder.",
         )
     )
 
@@ -226,15 +284,22 @@ def _not_read(error: OSError) -> SpillError:
 def _folder() -> str:
     """Where the file is, and why there."""
     named = os.environ.get("TMPDIR")
-    why = "which TMPDIR names" if named else "as TMPDIR is not set"
-    return f"{tempfile.gettempdir()}, {why}"
+    try:
+        folder = tempfile.gettempdir()
+    except OSError:
+        return "none that can be written to"
+    if not named:
+        return f"{folder}, as TMPDIR is not set"
+    if os.path.abspath(named) != os.path.abspath(folder):  # chosen once, and only if it can be used
+        return f"{folder}, and not {named}, which TMPDIR names"
+    return f"{folder}, which TMPDIR names"
 
 
 def _free() -> str:
     try:
         return in_words(shutil.disk_usage(tempfile.gettempdir()).free)
     except OSError as error:
-        return str(error)
+        return error.strerror or str(error)
 
 
 def _no_room(error: OSError, size: int, beside: int) -> SpillError:

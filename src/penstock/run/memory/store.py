@@ -130,7 +130,8 @@ class Store:
     def shrink(self) -> int:
         """An allocation has failed: let half of all parcels leave; the bytes that did."""
         before, self._is_short = self.bytes, True
-        self.budget = before // 2
+        half = before // 2
+        self.budget = half if self.budget is None else min(half, self.budget)
         for each in self._expected:
             if each not in self._in_use:
                 self._turn_back(each)
@@ -162,10 +163,23 @@ class Store:
             tell, self.before_waiting = self.before_waiting, None
             tell(self.taken)
         assert each.away is not None
-        with _naming(each):
-            each.away.settle()
+        try:
+            with _naming(each):
+                each.away.settle()
+        except SpillError:
+            self._unsend(each)
+            raise
         each.tensors = []
         self._remove(each)
+
+    def _unsend(self, each: Parcel) -> None:
+        """There is no copy of a parcel, which is here still: it may be sent once more."""
+        assert each.away is not None
+        each.away.free()
+        each.away = None
+        self._copied -= each.size
+        self._unsent[each] = None
+        self._unsent.move_to_end(each, last=False)
 
     # ---- backward --------------------------------------------------------------------------------
 

@@ -72,7 +72,7 @@ def test_bytes_that_were_given_back_are_written_again():
         away.free()  # the thread reads before it writes for whoever comes next
         file.send(random_bytes(10_000)).free()
         assert torch.equal(arriving.settle()[0], parts[0])
-    assert file._extents.end <= 30_000
+    assert file._file.extents.end <= 30_000
 
 
 def failing(number):
@@ -113,6 +113,33 @@ def test_a_file_that_cannot_be_made_is_the_same_error(monkeypatch):
     monkeypatch.setattr(spill_file.tempfile, "mkstemp", failing(errno.ENOSPC))
     with pytest.raises(SpillError, match="could not be written to disk"):
         SpillFile().send(random_bytes(3))
+
+
+def test_where_no_folder_can_be_used_the_error_says_so(monkeypatch):
+    def fail():
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(spill_file.tempfile, "gettempdir", fail)
+    file = SpillFile()
+    with pytest.raises(SpillError, match="could not be written to disk") as found:
+        file.send(random_bytes(3000))
+    text = str(found.value)
+    assert re.search(r"wanted +2.93 KiB\n", text)
+    assert re.search(r"folder +none that can be written to\n", text)
+    assert "No usable temporary directory" in text
+    monkeypatch.undo()
+    parts = random_bytes(3000)
+    assert torch.equal(file.send(parts).bring().settle()[0], parts[0])
+    assert file._file.extents.used == 3008
+
+
+def test_a_folder_that_is_not_used_is_not_said_to_be(monkeypatch):
+    monkeypatch.setattr(os, "pwrite", failing(errno.ENOSPC))
+    monkeypatch.setenv("TMPDIR", "/nonexistent/fast")
+    with pytest.raises(SpillError) as found:
+        SpillFile().send(random_bytes(3000)).settle()
+    used = f"{tempfile.gettempdir()}, and not /nonexistent/fast, which TMPDIR names"
+    assert used in str(found.value)
 
 
 @pytest.mark.usefixtures("_either_way")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from penstock.errors import InternalError
+from penstock.errors import InternalError, SpillError
 from penstock.run.memory import store as store_module
 from penstock.run.memory.parcels import Extensions, checksum_of, pack, storage_sizes
 from penstock.run.memory.store import Store
@@ -160,6 +160,35 @@ def test_half_of_all_leaves_when_an_allocation_fails(backing):
     assert store.shrink() == 300
     assert [parcel.is_here for parcel in parcels] == [False] * 3 + [True] * 3
     assert Store(None).shrink() == 0
+
+
+def test_a_failed_allocation_never_makes_the_budget_larger(backing):
+    """A parcel in use may take more than all of it."""
+    store = Store(10)
+    first = put(store, 0)
+    store.fetch(first)
+    assert store.shrink() == 0
+    assert store.budget == 10
+
+
+def test_a_parcel_that_could_not_leave_is_sent_anew(backing, monkeypatch):
+    store = Store(100)
+    first = put(store, 0)
+
+    def fail(away):
+        raise SpillError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeAway, "settle", fail)
+        with pytest.raises(SpillError):
+            put(store, 1)
+    assert first.is_here
+    assert store.bytes == 200
+    store.make_room()
+    assert not first.is_here
+    assert store.bytes == 100
+    assert backing.log.count("send 0") == 2
+    assert int(store.fetch(first)[0][0]) == 0
 
 
 def test_changed_bytes_are_found_where_somebody_looks(backing, monkeypatch):
