@@ -3,7 +3,8 @@
 A trivial loop of one instance; Collatz, each instance with its own trip count; relaxation until
 convergence with the gradients of three columns. Baselines: torch with all rows masked and with
 finished rows left out; on the CPU also one row after the other, and Python's own numbers.
-`--compiled` adds a compiled masked step. The first call of penstock compiles, and is not timed.
+`--compiled` adds a compiled masked step. The first call of penstock compiles, and is not timed; nor
+are those of peers, which run where they are installed (benchmarks/peers).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import penstock as ps
 from benchmarks.baselines.scalar_loops import Condition, Step, compacting, compiled_masked, masked
 from benchmarks.figures import Figures
 from benchmarks.harness import Candidate, Comparison, compare
+from benchmarks.peers.loop_problem import NEAR, collatz, relaxation
+from benchmarks.peers.process import add_peer_option, peers_for
 from benchmarks.script import run_script
 
 
@@ -28,22 +31,6 @@ def trivial(x: Any, i: Any, n: Any) -> Any:
     while i < n:
         x = x * 0.5 + 1.0
         i = i + 1
-    return x
-
-
-def collatz(n: Any) -> Any:
-    """Steps until a number is one."""
-    count = 0
-    while n != 1:
-        n = n // 2 if n % 2 == 0 else 3 * n + 1
-        count = count + 1
-    return count
-
-
-def relax(x: Any, target: Any, rate: Any) -> Any:
-    """Go toward the target until it is near."""
-    while abs(target - x) > 1e-4:
-        x = x + rate * (target - x)
     return x
 
 
@@ -87,7 +74,8 @@ def compare_collatz(options: argparse.Namespace) -> Comparison:
         candidates["plain Python ints"] = lambda: torch.tensor([collatz(k) for k in numbers])
     for name, run in _by_hand(lambda n, count: n != 1, _collatz_step, options).items():
         candidates[name] = partial(lambda run: run(columns)[1].cpu(), run)  # where a count is
-    return _compare_rows(f"Collatz, {len(n)} instances", candidates, options)
+    problem = {"program": "collatz", "n": n.cpu().numpy()}
+    return _compare_rows(f"Collatz, {len(n)} instances", candidates, problem, options)
 
 
 def compare_relaxation(options: argparse.Namespace) -> Comparison:
@@ -95,21 +83,39 @@ def compare_relaxation(options: argparse.Namespace) -> Comparison:
     generator = torch.Generator().manual_seed(0)
     x, target, rate = torch.rand(3, options.instances, generator=generator)
     columns = [column.to(options.device) for column in (x, target, 0.04 + 0.5 * rate)]
-    program = ps.function(relax)
+    program = ps.function(relaxation)
     runs: dict[str, Callable[[Sequence[Tensor]], Tensor]] = {
         "penstock": lambda given: program.map(*given, out="stack"),
     }
     if options.device == "cpu":
-        runs["torch, per sample"] = lambda given: torch.stack([relax(*row) for row in zip(*given)])
+        runs["torch, per sample"] = lambda given: torch.stack(
+            [relaxation(*row) for row in zip(*given)]
+        )
     for name, run in _by_hand(_is_far, _relax_step, options).items():
         runs[name] = partial(lambda run, given: run(given)[0], run)
     candidates = {name: partial(_with_gradients, run, columns) for name, run in runs.items()}
+    named = {name: column.cpu().numpy() for name, column in zip(("x", "target", "rate"), columns)}
+    bound = _most_steps(columns)
+    problem = {"program": "relaxation", "bound": bound, **named}
     title = f"relaxation with gradients, {options.instances} instances"
-    return _compare_rows(title, candidates, options)
+    return _compare_rows(title, candidates, problem, options)
+
+
+def _per_sample(columns: Sequence[Tensor]) -> Tensor:
+    return torch.stack([relaxation(*row) for row in zip(*columns)])
 
 
 def _is_far(x: Tensor, target: Tensor, rate: Tensor) -> Tensor:
-    return (target - x).abs() > 1e-4
+    return (target - x).abs() > NEAR
+
+
+def _most_steps(columns: Sequence[Tensor]) -> int:
+    """How many steps are enough for all instances."""
+    x, target, rate = columns
+    count = 0
+    while _is_far(x, target, rate).any():
+        x, count = x + rate * (target - x), count + 1
+    return count + 1
 
 
 def _by_hand(
@@ -134,17 +140,23 @@ def _with_gradients(
 
 
 def _compare_rows(
-    title: str, candidates: Mapping[str, Candidate], options: argparse.Namespace
+    title: str,
+    candidates: Mapping[str, Candidate],
+    problem: Mapping[str, Any],
+    options: argparse.Namespace,
 ) -> Comparison:
-    return compare(
-        title,
-        candidates,
-        reference="torch, masked",
-        work=options.instances,
-        unit="instances",
-        rounds=options.rounds,
-        tolerance=1e-3,
-    )
+    wanted = options.peers and options.device == "cpu"
+    with peers_for("loops", problem, wanted=wanted) as (peers, missing):
+        return compare(
+            title,
+            {**candidates, **peers},
+            reference="torch, masked",
+            work=options.instances,
+            unit="instances",
+            rounds=options.rounds,
+            tolerance=1e-3,
+            missing=missing,
+        )
 
 
 LOOPS: dict[str, Callable[[argparse.Namespace], Comparison]] = {
@@ -167,6 +179,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--iterations", type=int, default=200_000)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--compiled", action="store_true", help="also a compiled masked step")
+    add_peer_option(parser)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

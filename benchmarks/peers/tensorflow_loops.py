@@ -20,15 +20,6 @@ import tensorflow as tf  # noqa: E402
 from benchmarks.peers.loop_problem import NEAR, PROGRAMS  # noqa: E402
 
 
-def counting(limit: Any) -> Any:
-    """Every instance counts."""
-    start = tf.zeros_like(limit)
-    (found,) = tf.while_loop(
-        lambda x: tf.reduce_any(x < limit), lambda x: (tf.where(x < limit, x + 1, x),), (start,)
-    )
-    return found
-
-
 def collatz(n: Any) -> Any:
     """Rows that are done wait for the last."""
 
@@ -41,18 +32,19 @@ def collatz(n: Any) -> Any:
     return tf.while_loop(lambda n, count: tf.reduce_any(n != 1), step, start)[1]
 
 
-def relaxation(bound: int, x: Any, rate: Any, weights: Any) -> Any:
-    """Final values, and the gradient by the rate."""
+def relaxation(bound: int, *columns: Any) -> Any:
+    """Final values, and the gradients of their sum."""
+    x, target, rate = columns
     with tf.GradientTape() as tape:
-        tape.watch(rate)
+        tape.watch(columns)
         (found,) = tf.while_loop(
-            lambda x: tf.reduce_any(abs(x) > NEAR),
-            lambda x: (tf.where(abs(x) > NEAR, x - rate * tf.tanh(x), x),),
+            lambda x: tf.reduce_any(abs(target - x) > NEAR),
+            lambda x: (tf.where(abs(target - x) > NEAR, x + rate * (target - x), x),),
             (x,),
             maximum_iterations=bound,
         )
-        total = tf.reduce_sum(weights * found)
-    return found, tape.gradient(total, rate)
+        total = tf.reduce_sum(found)
+    return found, *tape.gradient(total, columns)
 
 
 def prepare(problem: dict[str, Any]) -> tuple[Callable[[], None], Callable[[], Sequence[Any]]]:
@@ -61,10 +53,9 @@ def prepare(problem: dict[str, Any]) -> tuple[Callable[[], None], Callable[[], S
     columns = [tf.constant(problem[column]) for column in PROGRAMS[name][1]]
     if name == "relaxation":
         bound = int(problem["bound"])
-        columns.append(tf.constant(problem["weights"]))
         code: Any = lambda *columns: relaxation(bound, *columns)  # noqa: E731
     else:
-        code = {"counting": counting, "collatz": collatz}[name]
+        code = collatz
     run = tf.function(code, jit_compile=True)
 
     def results() -> Sequence[Any]:
