@@ -371,7 +371,6 @@ def test_without_a_budget_auto_acts_when_an_allocation_fails(w, monkeypatch):
     x = inputs()
     expected = torch.autograd.grad(loss_of(x, w), [x, w])
     with monkeypatch.context() as patch, ps.profile() as profile, bounded_runs() as runs:
-        patch.setattr(room, "give_back_lasting", lambda: False)
         patch.setattr(Runner, "_step", failing_once("Tried to allocate 8 GiB", 9))
         loss = loss_of(x, w, "auto")
     store = runs[0].strategy.store
@@ -483,7 +482,6 @@ def test_values_leave_where_a_backward_half_has_no_room(
     runs.clear()
     sent = store.sent
     with monkeypatch.context() as patch:
-        patch.setattr(room, "give_back_lasting", lambda: False)
         failing_at(patch, kind, name, at)
         found = torch.autograd.grad(loss, [x, w], retain_graph=keeps)
     torch.testing.assert_close(found, expected)
@@ -571,7 +569,6 @@ def failing_outputs(monkeypatch, times=1):
 def test_values_leave_where_outputs_have_no_room(program, policy, budget, w, monkeypatch):
     x, lengths = inputs(), [3, 40, 0, 60]
     expected = torch.autograd.grad(loss_of(x, w, lengths=lengths, program=program), [x, w])
-    monkeypatch.setattr(room, "give_back_lasting", lambda: False)
     with monkeypatch.context() as patch:
         failing_outputs(patch)
         loss = loss_of(x, w, policy, budget, lengths, program)
@@ -674,7 +671,6 @@ def test_values_of_all_devices_leave_where_gradients_have_no_room(
         torch.autograd.grad(loss, [x, w], retain_graph=True)
     sent = sum(store.sent for store in stores)
     with monkeypatch.context() as patch:
-        patch.setattr(room, "give_back_lasting", lambda: False)
         failing_at(patch, GradientArena, "__init__", 1)
         found = torch.autograd.grad(loss, [x, w])
     torch.testing.assert_close(found, expected)
@@ -688,7 +684,6 @@ def test_values_of_all_devices_leave_where_an_arena_cannot_grow(at, w, monkeypat
     relieved = []
     with monkeypatch.context() as patch:
         failing_growth(patch, at)
-        patch.setattr(room, "give_back_lasting", lambda: False)
         patch.setattr(Store, "shrink", lambda self: relieved.append(self) or 1)
         loss = loss_of(x, w, "auto", program=placed)
     assert len(set(map(id, relieved))) == 2

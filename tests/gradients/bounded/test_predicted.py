@@ -262,8 +262,6 @@ def test_pages_that_were_to_stay_leave_where_an_allocation_fails(at, w, monkeypa
         return original(self, item)
 
     monkeypatch.setattr(Runner, "_step", step)
-    kept_by_other_tests = "penstock.run.memory.room.give_back_lasting"
-    monkeypatch.setattr(kept_by_other_tests, lambda: False)
     with loop_windows(False):
         strategy, found, text = train(w, "auto", "1MiB")
     assert type(strategy) is Fitting

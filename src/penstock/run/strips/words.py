@@ -1,4 +1,6 @@
-"""The words that `strips.cpp` reads, under the names and in the order that it has for them."""
+"""The words that native code (`words.hpp`) reads, under the names and in the order that it has for
+them.
+"""
 
 from __future__ import annotations
 
