@@ -167,6 +167,51 @@ def test_rows_go_backward_one_after_the_other_and_a_second_time_where_that_is_as
         torch.autograd.grad(losses[0], w)
 
 
+@pytest.mark.parametrize("order", [[2, 0, 5], [5, 2, 0], [1, 4, 1]], ids=str)
+def test_each_of_the_rows_that_are_the_same_goes_back_once(strips, order):
+    """Rows 0, 2 and 5 read the same number, and so do 1 and 4."""
+    words, w = table(), weight()
+
+    @ps.function
+    def leaf(token):
+        return torch.tanh(words[token] @ w)
+
+    torch.autograd.grad(sum(row.sum() for row in leaf.map(TOKENS)), w)
+    rows, gone = leaf.map(TOKENS), set()
+    for number in order:
+        if number in gone:
+            with pytest.raises(RuntimeError, match="a second time"):
+                torch.autograd.grad(rows[number].sum(), (words, w))
+            continue
+        plain = torch.tanh(words[TOKENS[number]] @ w).sum()
+        found = torch.autograd.grad(rows[number].sum(), (words, w))
+        torch.testing.assert_close(found, torch.autograd.grad(plain, (words, w)))
+        gone.add(number)
+    rest = [number for number in range(len(TOKENS)) if number not in gone]
+    plain = sum(torch.tanh(words[TOKENS[number]] @ w).sum() for number in rest)
+    found = torch.autograd.grad(sum(rows[number].sum() for number in rest), (words, w))
+    torch.testing.assert_close(found, torch.autograd.grad(plain, (words, w)))
+
+
+def test_rows_whose_like_have_gone_back_may_still_do_so(strips):
+    """Of each kind one row goes back first, so that native code could run all kinds."""
+    words, w = table(), weight()
+
+    @ps.function
+    def leaf(token):
+        return torch.tanh(words[token] @ w)
+
+    torch.autograd.grad(sum(row.sum() for row in leaf.map(TOKENS)), w)
+    rows, first = leaf.map(TOKENS), [2, 4, 7, 6]
+    assert {TOKENS[number] for number in first} == set(TOKENS)
+    for numbers in (first, [number for number in range(len(TOKENS)) if number not in first]):
+        plain = sum(torch.tanh(words[TOKENS[number]] @ w).sum() for number in numbers)
+        found = torch.autograd.grad(sum(rows[number].sum() for number in numbers), (words, w))
+        torch.testing.assert_close(found, torch.autograd.grad(plain, (words, w)))
+    with pytest.raises(RuntimeError, match="a second time"):
+        torch.autograd.grad(rows[0].sum(), w)
+
+
 def test_gradients_have_gradients(strips):
     words, w = table(), weight()
 

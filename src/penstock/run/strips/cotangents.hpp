@@ -109,12 +109,10 @@ Word held_set(const Strips& s, const Word* record, const Word* form, Word result
   return set;
 }
 
-// The cotangents of rows that are the same become one, of the example; which results some examples
-// have none of.
-Word merge_cotangents(const Strips& s, const Word* launch, const Word* record, const Word* form,
+// The cotangents of rows that are the same become one, of the example.
+void merge_cotangents(const Strips& s, const Word* launch, const Word* record, const Word* form,
                       Word set) {
   const Same same(s, launch);
-  Word lacking = 0;
   for (Word bits = set, k = 0; bits; bits >>= 1, ++k) {
     if (!(bits & 1)) continue;
     const Target target(record, form, k);
@@ -126,10 +124,7 @@ Word merge_cotangents(const Strips& s, const Word* launch, const Word* record, c
       gradients.add_to(example, gradients.of(slot));
       gradients.present[slot] = 0;
     }
-    for (Word distinct = 0; distinct < launch[DISTINCT]; ++distinct)
-      if (!gradients.present[slots[same.examples[distinct]]]) lacking |= Word(1) << k;
   }
-  return lacking;
 }
 
 Word set_of_row(const Strips& s, const Word* record, const Word* form, Word set, Word row) {
@@ -156,16 +151,29 @@ struct Groups {
   }
 };
 
+// The set of each row that was computed: what it or one that is the same has cotangents of. Whether
+// all rows of the launch have some: those that have none may go back another time.
+bool find_sets(const Strips& s, const Word* launch, const Word* record, const Word* form, Word set,
+               std::vector<char>& sets) {
+  const Word* which = launch[DISTINCT] ? Same(s, launch).which : nullptr;
+  for (Word row = 0; row < record[2]; ++row) {
+    const Word own = set_of_row(s, record, form, set, row);
+    if (!own) return false;
+    sets[which ? which[row] : row] |= char(own);
+  }
+  return true;
+}
+
 // Rows that lack some cotangents go with the others where zeros have no other effect; why it cannot
 // be told, if so.
-Word group(Strips& s, const Computed& computed, const Word* record, const Word* form, Word set,
+Word group(Strips& s, const Word* launch, const Word* record, const Word* form, Word set,
            Groups& groups) {
-  const Word block = record[1], rows = computed.count;
+  const Word block = record[1], rows = Computed(s, launch).count;
   std::vector<char> sets(rows);
+  if (!find_sets(s, launch, record, form, set, sets)) return PLAIN;
   Word counts[SETS] = {};
   for (Word row = 0; row < rows; ++row) {
-    Word own = set_of_row(s, record, form, set, computed[row]);
-    if (!own) return PLAIN;
+    Word own = sets[row];
     if (own != set) {
       const char known = s.zeros[(block * SETS + set) * SETS + own];
       if (!known) {

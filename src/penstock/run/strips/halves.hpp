@@ -86,19 +86,15 @@ Word take_back(Strips& s, Word number, const Word* record, const Word* form, boo
   Word lacking = 0, why = OVER;
   const Word set = held_set(s, record, form, results, lacking);
   if (!set) return OVER;
-  if (launch[DISTINCT]) {
-    why = look_for_half(s, number, record, form, set, computed.count);
-    if (why != OVER) return why;
-    lacking = merge_cotangents(s, launch, record, form, set);
-  }
   Groups groups;
   if (lacking)
-    why = group(s, computed, record, form, set, groups);
+    why = group(s, launch, record, form, set, groups);
   else
     groups.add(set, {computed.count});
   for (int k = 0; k < groups.count && why == OVER; ++k)
     why = look_for_half(s, number, record, form, groups.sets[k], groups.rows[k].count);
   if (why != OVER) return why;
+  if (launch[DISTINCT]) merge_cotangents(s, launch, record, form, set);
   if (lacking) put_zeros(s, computed, record, form, lacking);
   for (int k = 0; k < groups.count; ++k) {
     const Word* half = s.halves + s.half_of[block * (SETS + 1) + 1 + groups.sets[k]];
