@@ -100,7 +100,7 @@ def measure(options: argparse.Namespace) -> Iterator[Comparison]:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The sizes."""
-    parser.set_defaults(rounds=5)
+    parser.set_defaults(rounds=5, peers=False)  # those of `native_loops` run on a CPU
     every = [*LOOPS, *ROWS]
     parser.add_argument("--loops", nargs="+", choices=every, default=every)
     parser.add_argument("--instances", type=int, default=1024)
