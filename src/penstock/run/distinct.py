@@ -4,6 +4,8 @@ A block may read of each row nothing but whole numbers: a leaf looks up the vect
 multiplies it. Its launch then computes one row for each distinct number and hands the results out
 to all rows; a plan knows nothing of it. Whether it pays depends on the numbers, so they are looked
 at in every run.
+
+Native code does the same for the launches of strips (`strips/same.hpp`), by the same bounds.
 """
 
 from __future__ import annotations
